@@ -1,0 +1,60 @@
+"""Every exception and warning that users of tracer_core meet.
+
+Each carries its facts as attributes, and its message ends with what to do next.
+"""
+
+from __future__ import annotations
+
+
+class TracerError(Exception):
+    """Base of all errors raised by tracer_core itself."""
+
+
+class GraphBreakError(TracerError):
+    """``fullgraph=True`` was violated. kind: a name in the table of breaks; reason: what happened;
+    location: ``file:line in function`` of the user's code; hint: what would remove it."""
+
+    def __init__(self, kind: str, reason: str, location: str, hint: str = "") -> None:
+        self.kind, self.reason, self.location, self.hint = kind, reason, location, hint
+        super().__init__(
+            f"fullgraph=True, but the graph breaks at {location}: {reason} [{kind}]"
+            + (f"\n  What would remove it: {hint}" if hint else "")
+        )
+
+
+class BackendError(TracerError):
+    """A backend failed or broke its contract. backend: its name; stage: where; detail: what;
+    dump: path of the graph that it was given, if one was written."""
+
+    def __init__(self, backend: str, stage: str, detail: str, dump: str | None = None) -> None:
+        self.backend, self.stage, self.detail, self.dump = backend, stage, detail, dump
+        super().__init__(
+            f"backend {backend!r} failed in stage {stage!r}: {detail}"
+            + (f"\n  The graph is in {dump}" if dump else "")
+        )
+
+
+class BackendNotFoundError(TracerError, KeyError):
+    """No installed backend has that name. name; installed: names that are; hint: what to install."""
+
+    def __init__(self, name: str, installed: list[str], hint: str = "") -> None:
+        self.name, self.installed, self.hint = name, installed, hint
+        self.text = f"no backend named {name!r}; installed: {', '.join(installed) or 'none'}" + (
+            f"\n  {hint}" if hint else ""
+        )
+        super().__init__(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class OptionError(TracerError, ValueError):
+    """An argument, option or mode of ``compile()`` is unknown or of the wrong type."""
+
+
+class VerifyError(TracerError):
+    """An IR broke one of its own rules: always a bug in tracer_core or a backend."""
+
+
+class RecompileLimitWarning(UserWarning):
+    """A frame was compiled too often; it runs without compilation from now on."""

@@ -1,0 +1,51 @@
+"""Settings: what `compile()` was asked for (`CompileConfig`) and the environment (`env()`).
+
+The only module of the package that reads `os.environ`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from tracer_core.plugin_api import Backend
+
+
+@dataclass(frozen=True, slots=True)
+class CompileConfig:
+    """One validated call of `compile()`. backend: resolved; options: an instance of the backend's
+    options dataclass, or None; dynamic: None = static first, then what changed becomes symbolic."""
+
+    backend: Backend
+    options: Any = None
+    mode: str = "default"
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    recompile_limit: int = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """logs: names in TRACER_LOGS. debug: folder of TRACER_DEBUG (``"1"`` means ``./tracer_debug``) or
+    None. cache_dir: TRACER_CACHE_DIR. strict: TRACER_STRICT. check: TRACER_CHECK (verify every IR)."""
+
+    logs: frozenset[str]
+    debug: str | None
+    cache_dir: str
+    strict: bool
+    check: bool
+
+
+def env() -> Environment:
+    """The environment as it is now (read each time, so tests may change it)."""
+    get = os.environ.get
+    debug = get("TRACER_DEBUG", "")
+    default_cache = os.path.join(get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tracer")
+    return Environment(
+        logs=frozenset(name.strip() for name in get("TRACER_LOGS", "").split(",") if name.strip()),
+        debug={"": None, "0": None, "1": "tracer_debug"}.get(debug, debug),
+        cache_dir=get("TRACER_CACHE_DIR") or default_cache,
+        strict=get("TRACER_STRICT", "") not in ("", "0"),
+        check=get("TRACER_CHECK", "") not in ("", "0"),
+    )

@@ -1,0 +1,237 @@
+"""The contract between tracer_core and a backend: the one module a backend imports.
+
+In: nothing but torch and the standard library, so that importing it costs what importing torch
+costs. Out: the types a backend fills in (`Backend`) and is handed (`CompileSpec`), the hook marker
+(`hookimpl`), and three services: `lower`, `compile_graph` and `get_backend`.
+
+A backend's engine (triton, onnxruntime, tvm, ...) is never imported to *list* it: `compile`,
+`supports`, `available`, `options` and the other callables may be given as ``"module:attribute"``
+strings, which are resolved the first time they are needed.
+
+What always holds: every dataclass here is frozen; `API_VERSION` changes whenever a field changes
+its meaning.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    import torch
+
+#: Provisional until every first-party backend is built on it.
+API_VERSION = "0.1"
+
+#: The pluggy project name and the entry-point group.
+PROJECT = "tracer_core"
+
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+Lazy = str | Callable[..., Any]
+
+
+class Role(enum.Enum):
+    """What an input of a graph is to the program it was captured from."""
+
+    USER_INPUT = "user_input"
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    SIZE = "size"
+    RNG_STATE = "rng_state"
+    SAVED_ACTIVATION = "saved_activation"
+
+
+class Phase(enum.Enum):
+    """Which part of the program a graph is."""
+
+    INFERENCE = "inference"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    JOINT = "joint"
+
+
+class Training(enum.Enum):
+    """Which graphs a backend wants when gradients are needed."""
+
+    INFERENCE_ONLY = "inference_only"
+    FORWARD_BACKWARD = "forward_backward"
+    JOINT = "joint"
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One placeholder of the graph, in order.
+
+    name: the placeholder's name. role: what it is. source: where it comes from in the user's
+    program, printable (``x``, ``self.conv1.weight``). stable_address: its storage stays at the same
+    address from call to call while the guards hold (parameters and buffers). donatable: nobody
+    reads it after the call, so its memory may be reused. size_range: for `Role.SIZE` only, the
+    inclusive range of its values (None: no upper bound).
+    """
+
+    name: str
+    role: Role
+    source: str
+    stable_address: bool = False
+    donatable: bool = False
+    size_range: tuple[int, int | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSpec:
+    """A symbolic size that occurs in the shapes of the graph.
+
+    symbol: its name in the sympy expressions of `meta["val"]` (``s0``). input_index and dim: where a
+    backend reads its value at run time, ``inputs[input_index].shape[dim]`` (dim None: the input is
+    itself an int, of `Role.SIZE`). lower and upper: inclusive range. hint: its value in the call
+    that was captured.
+    """
+
+    symbol: str
+    input_index: int
+    dim: int | None
+    lower: int
+    upper: int | None
+    hint: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """One value of the graph's output tuple, in order.
+
+    alias_of_input / alias_of_output: the index of the input or earlier output whose storage it
+    shares (torch-level graphs only: `lower` takes aliasing outputs out of ATen graphs and the core
+    makes them again). mutated_input: for trailing ``copy_`` results, see `CompileSpec.mutations`.
+    shape, stride: what the result must have, ints or SymInts. dtype and device likewise.
+    ``None`` in all four: the value is a Python int.
+    """
+
+    shape: tuple[Any, ...] | None
+    stride: tuple[Any, ...] | None
+    dtype: torch.dtype | None
+    device: torch.device | None
+    alias_of_input: int | None = None
+    alias_of_output: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompileSpec:
+    """What a backend is told about a graph beside the graph.
+
+    inputs, outputs, sizes: see their types. mutations: indices of the inputs that the graph writes
+    to; in ATen graphs each has one trailing ``aten.copy_(placeholder, value)`` node. phase: what part
+    of the program the graph is. options: an instance of the backend's options dataclass. mode: one of
+    the backend's modes. device: where most of the graph's inputs live. cache_key: hex digest over
+    graph, shapes, dtypes, options, mode and versions: equal keys mean that compiling again would
+    give the same result. name: a short name for dumps and messages (``graph_0``).
+    """
+
+    backend: str
+    name: str
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    sizes: tuple[SizeSpec, ...]
+    mutations: tuple[int, ...]
+    phase: Phase
+    options: Any
+    mode: str
+    device: torch.device
+    cache_key: str
+
+
+#: What `Backend.compile` returns: called with a flat list of the graph's inputs, which it may clear
+#: to free them early, it returns a flat list of the graph's outputs.
+Runner = Callable[[list[Any]], Sequence[Any]]
+
+DEFAULT_MODES: Mapping[str, str] = MappingProxyType({"default": "the backend's only mode"})
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend as it registers itself (hook ``tracer_backends``).
+
+    name: what users pass as ``backend=``. compile: ``(graph, spec) -> Runner``, where `graph` is a
+    `torch.fx.GraphModule` with fake tensors in ``meta["val"]`` and the user's file and line in
+    ``meta["user_frame"]`` (``"file.py:12 in forward"``) of every node.
+    description: one line. ir: ``"torch"`` (as captured), ``"aten"`` (functional ATen, input mutations
+    as trailing ``copy_`` nodes) or ``"core_aten"`` (decomposed to the core ATen set).
+    decompositions: ``() -> {OpOverload: function}``, added to the core's. keep_ops: names of operators
+    never decomposed (``"aten.gelu.default"``). training: which graphs it takes when gradients
+    are needed. params: ``"inputs"`` or, by a user's option only, ``"constants"``. modes: mode name ->
+    what it means here. shapes: ``"static"`` or ``"symbolic"``. devices: device types it runs on.
+    supports: ``(node) -> None | reason``; nodes with a reason run eagerly and the core says so once.
+    options: a frozen dataclass of documented fields. available: ``() -> None | reason``, cheap.
+    check: ``(options, mode) -> None``, called by ``compile()``; raises BackendError where a
+    toolchain is missing, so that the user learns it before the first call. reset: forgets all
+    in-process state. serialize: ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``.
+    """
+
+    name: str
+    compile: Lazy
+    description: str = ""
+    ir: str = "aten"
+    decompositions: Lazy | None = None
+    keep_ops: frozenset[str] = frozenset()
+    training: Training = Training.INFERENCE_ONLY
+    params: str = "inputs"
+    modes: Mapping[str, str] = field(default_factory=lambda: DEFAULT_MODES)
+    shapes: str = "static"
+    devices: frozenset[str] = frozenset({"cpu"})
+    supports: Lazy | None = None
+    options: str | type | None = None
+    available: Lazy | None = None
+    check: Lazy | None = None
+    reset: Lazy | None = None
+    serialize: Lazy | None = None
+    deserialize: Lazy | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name.replace("-", "_").isidentifier():
+            raise ValueError(f"backend name {self.name!r} is not an identifier")
+        if self.ir not in ("torch", "aten", "core_aten"):
+            raise ValueError(f"backend {self.name!r}: ir={self.ir!r}; one of 'torch', 'aten', 'core_aten'")
+        if self.shapes not in ("static", "symbolic"):
+            raise ValueError(f"backend {self.name!r}: shapes={self.shapes!r}; 'static' or 'symbolic'")
+        if self.params not in ("inputs", "constants"):
+            raise ValueError(f"backend {self.name!r}: params={self.params!r}; 'inputs' or 'constants'")
+
+
+def resolve(ref: Any) -> Any:
+    """The object that a ``"module:attribute"`` string names; anything else is returned as it is.
+
+    Raises ImportError or AttributeError with the reference in its text.
+    """
+    if not isinstance(ref, str):
+        return ref
+    module, _, attribute = ref.partition(":")
+    try:
+        value: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            value = getattr(value, part)
+    except (ImportError, AttributeError) as error:
+        raise type(error)(f"cannot resolve {ref!r}: {error}") from error
+    return value
+
+
+def lower(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: Backend | str, **kwargs: Any) -> Any:
+    """Lowers a torch-level graph to the IR that `backend` asks for, without the tracer.
+
+    See `tracer_core.aten.lower.lower` for arguments, result and errors.
+    """
+    from tracer_core.aten.lower import lower as implementation  # heavy: FakeTensor, make_fx
+
+    return implementation(gm, inputs, backend, **kwargs)
+
+
+def get_backend(name: str) -> Backend:
+    """The installed backend of that name. Raises BackendNotFoundError with what is installed."""
+    from tracer_core.backends import get  # heavy: entry points
+
+    return get(name)
