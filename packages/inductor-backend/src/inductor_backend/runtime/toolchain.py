@@ -1,0 +1,175 @@
+"""Finds the C++ compiler and the OpenMP library that torch has loaded.
+
+In: the environment (``CXX``, ``PATH``) and the running process. Out: one frozen `Toolchain` with every
+flag that a build uses. Always holds: kernels share torch's own libgomp (one thread pool in the
+process), and floating point keeps NaN, infinities, -0.0 and denormals (no -ffast-math).
+"""
+
+from __future__ import annotations
+
+import functools
+import glob
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+import torch
+
+from tracer_core.errors import BackendError
+
+#: Tried in this order when CXX is not set.
+CANDIDATES = ("g++", "clang++", "c++")
+
+#: What each flag is for.
+#: -fno-math-errno      libm calls need not set errno: sqrt, floor, rint become instructions.
+#: -fno-trapping-math   no code reads the FP exception flags, as in torch's own build: needed to turn
+#:                      branches into vector selects. Values, NaN and -0.0 included, do not change.
+#: -fno-semantic-interposition, -fvisibility=hidden   calls inside the library are direct.
+#: -ffp-contract=fast   a*b+c becomes one fma (GCC's default, said aloud).
+COMMON_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-fPIC",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-fno-semantic-interposition",
+    "-fvisibility=hidden",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-w",
+)
+
+_VECTOR_BYTES = {"avx512": 64, "avx2": 32, "generic": 16}
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """path: absolute path of the compiler. kind: "gcc" or "clang". version: its full version text.
+    flags: for each compile step. link_flags: for the link step. isa: "avx512", "avx2" or "generic".
+    cpu: digest of the processor's feature list (-march=native depends on it). openmp_library: the
+    libgomp that torch has loaded; None where there is none, and then kernels run on one thread."""
+
+    path: str
+    kind: str
+    version: str
+    flags: tuple[str, ...]
+    link_flags: tuple[str, ...]
+    isa: str
+    cpu: str
+    openmp_library: str | None
+
+    @property
+    def vector_bytes(self) -> int:
+        """Width of a vector register."""
+        return _VECTOR_BYTES[self.isa]
+
+    def fingerprint(self) -> str:
+        """Text that differs whenever the same source could give another binary."""
+        library = os.path.basename(self.openmp_library or "")
+        return "\n".join((self.kind, self.version, *self.flags, self.cpu, library))
+
+
+def find_compiler() -> Toolchain:
+    """The compiler to use: ``$CXX``, else the first of g++, clang++, c++ that runs.
+
+    Raises BackendError (stage "toolchain") naming the package to install. The result is cached per
+    value of CXX and PATH.
+    """
+    return _find(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
+
+
+@functools.lru_cache(maxsize=8)
+def _find(cxx: str, search_path: str) -> Toolchain:
+    tried = []
+    for candidate in (cxx,) if cxx else CANDIDATES:
+        path = shutil.which(candidate, path=search_path)
+        if path is None:
+            tried.append(f"{candidate}: not found")
+            continue
+        version = _version(path)
+        if version is None:
+            tried.append(f"{candidate}: does not answer --version")
+            continue
+        return _toolchain(path, version)
+    raise BackendError(
+        "inductor",
+        "toolchain",
+        "no C++ compiler (" + "; ".join(tried) + "). Install one: `apt install g++` (Debian, Ubuntu), "
+        "`dnf install gcc-c++` (Fedora), `conda install gxx`; or set CXX to one.",
+    )
+
+
+def _version(path: str) -> str | None:
+    """First line of ``--version``, or None if the program is no working compiler."""
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = done.stdout.splitlines()
+    return lines[0] if done.returncode == 0 and lines else None
+
+
+def _toolchain(path: str, version: str) -> Toolchain:
+    kind = "clang" if "clang" in version else "gcc"
+    isa, cpu = processor()
+    library = openmp_library()
+    march = ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else ["-mcpu=native"]
+    if isa == "avx512":
+        march.append("-mprefer-vector-width=512")
+    # clang compiles `parallel` to calls of LLVM's libomp, a second thread pool beside torch's libgomp:
+    # with clang only the simd pragmas are active and kernels run on one thread.
+    openmp = ["-fopenmp"] if kind == "gcc" and library else ["-fopenmp-simd"]
+    # The library's path goes to the linker instead of -fopenmp, so that the one that torch has
+    # loaded (found again by its soname at dlopen) is the only one in the process.
+    link = [library] if kind == "gcc" and library else []
+    return Toolchain(
+        path=os.path.realpath(path),
+        kind=kind,
+        version=version,
+        flags=(*COMMON_FLAGS, *march, *openmp),
+        link_flags=("-shared", *link, "-lm"),
+        isa=isa,
+        cpu=cpu,
+        openmp_library=library if kind == "gcc" else None,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def processor() -> tuple[str, str]:
+    """(isa, digest of the processor's features)."""
+    features = platform.machine() + " " + platform.processor()
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            wanted = ("flags", "Features", "model name", "cpu family", "model\t")
+            features += "".join(sorted({line for line in file if line.startswith(wanted)}))
+    except OSError:
+        pass  # not Linux: machine and processor names are all there is
+    capability = torch.backends.cpu.get_cpu_capability()
+    isa = {"AVX512": "avx512", "AVX2": "avx2"}.get(capability, "generic")
+    return isa, hashlib.sha256(features.encode()).hexdigest()[:16]
+
+
+def loaded_openmp_libraries() -> list[str]:
+    """Paths of all OpenMP runtimes mapped into this process (more than one is two thread pools)."""
+    names = ("libgomp", "libomp", "libiomp")
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
+            paths = {line.split(None, 5)[5].strip() for line in file if "omp" in line and "/" in line}
+    except OSError:
+        return []
+    return sorted(path for path in paths if os.path.basename(path).startswith(names))
+
+
+def openmp_library() -> str | None:
+    """The libgomp that torch has loaded, else the one in its wheel, else None."""
+    loaded = [path for path in loaded_openmp_libraries() if "libgomp" in os.path.basename(path)]
+    in_torch = [path for path in loaded if f"{os.sep}torch" in path]
+    if in_torch or loaded:
+        return (in_torch or loaded)[0]
+    root = os.path.dirname(torch.__file__)
+    patterns = (os.path.join(root, "lib", "libgomp*.so*"), os.path.join(root + ".libs", "libgomp*.so*"))
+    return next((path for pattern in patterns for path in sorted(glob.glob(pattern))), None)
