@@ -1,0 +1,123 @@
+"""The kinds of guard, and the text that checks each.
+
+In: a source and what was seen there. Out: a Python expression over the fetched value (named `v`) that is
+true when the trace still holds. A guard never has an effect and never runs user code.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tracer_core.source import Source
+
+
+class GuardKind(enum.Enum):
+    """TYPE: exact type. EQ: an immutable value, with its type. IS: the very object. SAME: the same
+    object as another source. LEN / KEYS: of a container. HAS_NOT: a dict lacks a key. EMPTY: a falsy
+    container. TENSOR: everything a graph relies on in a tensor. UNBOUND: an empty cell."""
+
+    TYPE = "type"
+    EQ = "eq"
+    IS = "is"
+    SAME = "same"
+    NOT_SAME = "not_same"
+    LEN = "len"
+    KEYS = "keys"
+    HAS_NOT = "has_not"
+    EMPTY = "empty"
+    TENSOR = "tensor"
+    UNBOUND = "unbound"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFacts:
+    """What a graph relies on in an input tensor. shape: an int a dim, None where it may change;
+    stride: None when any (symbolic) or not strided. device as text; keys: dispatch key set."""
+
+    type: type
+    dtype: Any
+    device: Any
+    keys: int
+    requires_grad: bool
+    shape: tuple[int | None, ...]
+    stride: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guard:
+    """kind, where, and what is expected there (the meaning of `expected` depends on the kind)."""
+
+    kind: GuardKind
+    source: Source
+    expected: Any
+    location: str = ""
+
+    def text(self, value: str, constant: Callable[[Any], str], fetch: Callable[[Source], str]) -> str:
+        """The check as an expression. value: text of the fetched value. constant: makes text that
+        evaluates to an object. fetch: text of another source's value."""
+        return _CHECKS[self.kind](self, value, constant, fetch)
+
+    def __str__(self) -> str:
+        return self.text(self.source.name, _show, lambda source: source.name)
+
+
+def _show(obj: Any) -> str:
+    if isinstance(obj, type):
+        return f"{obj.__module__}.{obj.__qualname__}"
+    return repr(obj) if len(repr(obj)) < 80 else f"<{type(obj).__name__} at {id(obj):#x}>"
+
+
+def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
+    """Text that is true when `value` equals the immutable `expected`, its type included, NaN equal to
+    itself and -0.0 different from 0.0."""
+    if expected is None or expected is True or expected is False or expected is Ellipsis:
+        return f"{value} is {expected!r}"
+    kind = type(expected)
+    if kind is float:
+        if math.isnan(expected):
+            return f"(type({value}) is float and {value} != {value})"
+        if expected == 0.0:
+            return f"(type({value}) is float and {value} == 0.0 and repr({value}) == {repr(expected)!r})"
+        text = repr(expected) if math.isfinite(expected) else f"float({repr(expected)!r})"
+        return f"(type({value}) is float and {value} == {text})"
+    if kind in (int, str, bytes):
+        return f"(type({value}) is {kind.__name__} and {value} == {expected!r})"
+    return f"(type({value}) is {constant(kind)} and {value} == {constant(expected)})"
+
+
+def _tensor(guard: Guard, value: str, constant: Callable[[Any], str], fetch: Callable[[Source], str]) -> str:
+    facts: TensorFacts = guard.expected
+    parts = [
+        f"type({value}) is {constant(facts.type)}",
+        f"{value}.dtype is {constant(facts.dtype)}",
+        f"{value}.device == {constant(facts.device)}",
+        f"{value}.requires_grad is {facts.requires_grad}",
+        f"keys({value}).raw_repr() == {facts.keys}",
+    ]
+    if None in facts.shape:
+        parts.append(f"{value}.ndim == {len(facts.shape)}")
+        parts += [f"{value}.shape[{i}] == {n}" for i, n in enumerate(facts.shape) if n is not None]
+    else:
+        parts.append(f"{value}.shape == {tuple(facts.shape)!r}")
+    if facts.stride is not None:
+        parts.append(f"{value}.stride() == {tuple(facts.stride)!r}")
+    return " and ".join(parts)
+
+
+_CHECKS: dict[GuardKind, Callable[..., str]] = {
+    GuardKind.TYPE: lambda g, v, c, f: f"type({v}) is {c(g.expected)}",
+    GuardKind.EQ: lambda g, v, c, f: equality(v, g.expected, c),
+    GuardKind.IS: lambda g, v, c, f: f"{v} is {c(g.expected)}",
+    GuardKind.SAME: lambda g, v, c, f: f"{v} is {f(g.expected)}",
+    GuardKind.NOT_SAME: lambda g, v, c, f: f"{v} is not {f(g.expected)}",
+    GuardKind.LEN: lambda g, v, c, f: f"len({v}) == {g.expected}",
+    GuardKind.KEYS: lambda g, v, c, f: f"list({v}) == {c(g.expected)}",
+    GuardKind.HAS_NOT: lambda g, v, c, f: f"{g.expected!r} not in {v}",
+    GuardKind.EMPTY: lambda g, v, c, f: f"not {v}",
+    GuardKind.TENSOR: _tensor,
+    GuardKind.UNBOUND: lambda g, v, c, f: f"is_unbound({v})",
+}

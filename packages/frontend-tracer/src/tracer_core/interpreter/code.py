@@ -1,0 +1,232 @@
+"""Code objects, decoded once.
+
+In: a `types.CodeType`. Out: a `Code`: parallel lists of handlers and arguments indexed by instruction
+number (not offset), jump targets resolved, the exception table, and which locals are live where.
+Decoding is cached by code object and never refers to a frame.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+Handler = Callable[[Any, Any, Any], Any]
+
+#: opname -> handler(machine, frame, argument). Filled by the modules of `opcodes/`.
+HANDLERS: dict[str, Handler] = {}
+
+#: Opcodes without a handler, with the reason. A test demands that each opcode is in one of the two.
+UNSUPPORTED: dict[str, str] = {
+    "IMPORT_STAR": "only legal at module level, which is never traced",
+    "SETUP_ANNOTATIONS": "only legal at class or module level",
+    "PRINT_EXPR": "only emitted by the interactive prompt",
+    "GET_AWAITABLE": "async functions are called natively",
+    "GET_AITER": "async functions are called natively",
+    "GET_ANEXT": "async functions are called natively",
+    "END_ASYNC_FOR": "async functions are called natively",
+    "BEFORE_ASYNC_WITH": "async functions are called natively",
+    "ASYNC_GEN_WRAP": "async functions are called natively",
+    "CLEANUP_THROW": "generators are driven by host generators, which throw by themselves",
+    "PREP_RERAISE_STAR": "except* breaks the graph",
+    "CHECK_EG_MATCH": "except* breaks the graph",
+    "LOAD_CLASSDEREF": "class bodies are run natively",
+    "LOAD_FROM_DICT_OR_DEREF": "class bodies are run natively",
+    "LOAD_FROM_DICT_OR_GLOBALS": "class bodies are run natively",
+    "LOAD_LOCALS": "class bodies are run natively",
+    "INTERPRETER_EXIT": "never in a code object's own bytecode",
+    "RESERVED": "not an instruction",
+    "INSTRUMENTED_LINE": "added at run time by tools; decoded as the original",
+}
+
+
+def opcode(*names: str) -> Callable[[Handler], Handler]:
+    """Registers a handler for opcodes; registering an opcode twice is an error."""
+
+    def register(handler: Handler) -> Handler:
+        for name in names:
+            if name in HANDLERS:
+                raise ValueError(f"two handlers for {name}")
+            HANDLERS[name] = handler
+        return handler
+
+    return register
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionRange:
+    """Instructions start..end (exclusive) go to `target` with the stack cut to `depth`."""
+
+    start: int
+    end: int
+    target: int
+    depth: int
+    lasti: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A decoded code object. names, handlers, args, lines: one a instruction. locals_names: localsplus
+    names. n_arguments counts positional, keyword-only, * and **. live[i]: indices of fast locals read
+    at or after instruction i before being written (cells and free variables are always live)."""
+
+    raw: types.CodeType
+    names: tuple[str, ...]
+    handlers: tuple[Handler, ...]
+    args: tuple[Any, ...]
+    lines: tuple[int, ...]
+    offsets: tuple[int, ...]
+    exceptions: tuple[ExceptionRange, ...]
+    locals_names: tuple[str, ...]
+    first_free: int
+    live: tuple[frozenset[int], ...]
+    is_generator: bool
+    is_async: bool
+
+
+_CACHE: WeakKeyDictionary[types.CodeType, Code] = WeakKeyDictionary()
+
+#: Opcodes whose decoded argument is `arg` itself although dis offers an argval.
+_RAW_ARGUMENT = frozenset(
+    {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE",
+     "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL", "KW_NAMES", "COMPARE_OP", "BINARY_OP",
+     "LOAD_SUPER_ATTR", "COPY_FREE_VARS", "IS_OP", "CONTAINS_OP"}
+)  # fmt: skip
+_READS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"})
+_WRITES = frozenset({"STORE_FAST"})
+_ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
+_JUMPS_ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
+
+
+def _no_handler(name: str) -> Handler:
+    def handler(machine: Any, frame: Any, arg: Any) -> Any:
+        machine.break_graph("unsupported_opcode", f"{name}: {UNSUPPORTED.get(name, 'no handler')}")
+
+    return handler
+
+
+def decode(raw: types.CodeType) -> Code:
+    """The decoded form of a code object."""
+    found = _CACHE.get(raw)
+    if found is None:
+        found = _CACHE[raw] = _decode(raw)
+    return found
+
+
+def _decode(raw: types.CodeType) -> Code:
+    instructions = [i for i in dis.get_instructions(raw, show_caches=False) if i.opname != "CACHE"]
+    index_of: dict[int, int] = {}
+    extended_from: int | None = None
+    kept: list[dis.Instruction] = []
+    for instruction in instructions:
+        # An EXTENDED_ARG prefix is part of the next instruction: jumps to it go there.
+        start = instruction.offset if extended_from is None else extended_from
+        if instruction.opname == "EXTENDED_ARG":
+            extended_from = start
+            continue
+        index_of[start] = index_of[instruction.offset] = len(kept)
+        extended_from = None
+        kept.append(instruction)
+    args = tuple(_argument(i, index_of, raw) for i in kept)
+    names = tuple(i.opname for i in kept)
+    exceptions = tuple(_ranges(raw, kept, index_of))
+    line = raw.co_firstlineno
+    lines = []
+    for instruction in kept:
+        position = instruction.positions
+        if position is not None and position.lineno is not None:
+            line = position.lineno
+        lines.append(line)
+    locals_names = _localsplus(raw)
+    return Code(
+        raw=raw,
+        names=names,
+        handlers=tuple(HANDLERS.get(name) or _no_handler(name) for name in names),
+        args=args,
+        lines=tuple(lines),
+        offsets=tuple(i.offset for i in kept),
+        exceptions=exceptions,
+        locals_names=locals_names,
+        first_free=len(locals_names) - len(raw.co_freevars),
+        live=_liveness(names, args, exceptions, len(locals_names), raw),
+        is_generator=bool(raw.co_flags & 0x20),
+        is_async=bool(raw.co_flags & 0x280),
+    )
+
+
+def _localsplus(raw: types.CodeType) -> tuple[str, ...]:
+    cells = tuple(name for name in raw.co_cellvars if name not in raw.co_varnames)
+    return raw.co_varnames + cells + raw.co_freevars
+
+
+def _argument(instruction: dis.Instruction, index_of: dict[int, int], raw: types.CodeType) -> Any:
+    if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
+        return index_of[instruction.argval]
+    if instruction.opname in _RAW_ARGUMENT:
+        if instruction.opname == "KW_NAMES":
+            return raw.co_consts[instruction.arg or 0]
+        if instruction.opname == "COMPARE_OP":
+            return instruction.argval
+        if instruction.opname == "LOAD_SUPER_ATTR":
+            arg = instruction.arg or 0
+            return raw.co_names[arg >> 2], bool(arg & 1), bool(arg & 2)
+        return instruction.arg
+    if instruction.opname in ("LOAD_GLOBAL", "LOAD_ATTR") and instruction.arg is not None:
+        with_flag = instruction.opname == "LOAD_GLOBAL" or sys.version_info >= (3, 12)
+        if with_flag:
+            return raw.co_names[instruction.arg >> 1], bool(instruction.arg & 1)
+        return raw.co_names[instruction.arg], False
+    if instruction.opcode in dis.hasconst or instruction.opcode in dis.hasname:
+        return instruction.argval
+    return instruction.arg
+
+
+def _ranges(raw: types.CodeType, kept: list[dis.Instruction], index_of: dict[int, int]) -> Any:
+    starts = [i.offset for i in kept]
+    for entry in dis._parse_exception_table(raw):  # type: ignore[attr-defined]
+        inside = [n for n, offset in enumerate(starts) if entry.start <= offset < entry.end]
+        if inside:
+            yield ExceptionRange(inside[0], inside[-1] + 1, index_of[entry.target], entry.depth, entry.lasti)
+
+
+def _liveness(
+    names: tuple[str, ...], args: tuple[Any, ...], exceptions: tuple[ExceptionRange, ...], n_locals: int, raw: Any
+) -> tuple[frozenset[int], ...]:
+    """Backward data flow over fast locals. A handler of an exception range is a successor of every
+    instruction of the range."""
+    jumps = [name in _JUMPS_ALWAYS for name in names]
+    has_target = [dis.opmap.get(name) in dis.hasjrel or dis.opmap.get(name) in dis.hasjabs for name in names]
+    handlers: list[list[int]] = [[] for _ in names]
+    for entry in exceptions:
+        for i in range(entry.start, entry.end):
+            handlers[i].append(entry.target)
+    live: list[set[int]] = [set() for _ in range(len(names) + 1)]
+    changed = True
+    while changed:
+        changed = False
+        for i in range(len(names) - 1, -1, -1):
+            out: set[int] = set()
+            if names[i] not in _ENDS and not jumps[i]:
+                out |= live[i + 1]
+            if has_target[i]:
+                out |= live[args[i]]
+            for target in handlers[i]:
+                out |= live[target]
+            if names[i] in _WRITES:
+                out.discard(args[i])
+                # A handler may see the value from before the write.
+                for target in handlers[i]:
+                    out |= live[target]
+            elif names[i] in _READS:
+                out.add(args[i])
+            if out != live[i]:
+                live[i] = out
+                changed = True
+    always = frozenset(range(len(raw.co_varnames), n_locals)) | frozenset(
+        n for n, name in enumerate(raw.co_varnames) if name in raw.co_cellvars
+    )
+    return tuple(frozenset(entry) | always for entry in live[: len(names)])

@@ -1,0 +1,66 @@
+"""One activation of a Python function in the interpreter. Mutable: it is the machine's state.
+
+What always holds: `ip` is the next instruction; `stack` holds real objects (or `Unread` wrappers, see
+below); a local that is not bound is `NULL`.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from tracer_core.interpreter.code import Code, decode
+
+
+class _Null:
+    """The NULL of CPython's stack and locals."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "NULL"
+
+
+NULL: Any = _Null()
+
+
+class Unread:
+    """A value of the segment's initial state that the trace has not looked at: no guard was made.
+    source: where it is in the state."""
+
+    __slots__ = ("value", "source")
+
+    def __init__(self, value: Any, source: Any) -> None:
+        self.value, self.source = value, source
+
+
+class Frame:
+    """function: the Python function being run. code: its decoded code. locals: localsplus. on_return:
+    what the caller does with the result, one of None (push it), "discard", or ("instance", object).
+    exceptions: the stack of exceptions being handled (PUSH_EXC_INFO). yielded: set by YIELD_VALUE."""
+
+    __slots__ = ("function", "code", "locals", "stack", "ip", "kw_names", "on_return", "exceptions", "saved",
+                 "generator", "last")  # fmt: skip
+
+    def __init__(self, function: types.FunctionType, code: Code | None = None) -> None:
+        self.function = function
+        self.code = code or decode(function.__code__)
+        self.locals: list[Any] = [NULL] * len(self.code.locals_names)
+        self.stack: list[Any] = []
+        self.ip = 0
+        self.last = 0
+        self.kw_names: tuple[str, ...] = ()
+        self.on_return: Any = None
+        self.exceptions: list[Any] = []
+        self.saved: list[Any] = []
+        self.generator: Any = None
+
+    @property
+    def globals(self) -> dict[str, Any]:
+        return self.function.__globals__
+
+    @property
+    def where(self) -> str:
+        """``file:line in function`` of the instruction being run."""
+        raw = self.code.raw
+        return f"{raw.co_filename}:{self.code.lines[self.last]} in {raw.co_name}"

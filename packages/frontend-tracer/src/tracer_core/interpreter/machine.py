@@ -1,0 +1,223 @@
+"""The loop that runs frames, and what an instruction may ask for.
+
+In: a chain of frames. Out: the value that the outermost one returns. `Machine` knows bytecode but not
+what a call, an attribute or a truth value *means*: subclasses do. `RealMachine` (real.py) means what
+CPython means; `Tracer` (tracer.py) records. What always holds: an instruction that raises `Break` has
+changed nothing that `undo` of the subclass does not restore, and the frame's stack is as before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracer_core.interpreter.frame import NULL, Frame, Unread
+from tracer_core.segments.breaks import Break
+
+
+class Returned(Exception):
+    """Raised by RETURN_VALUE in a frame that has no caller in the chain. Never seen by user code."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Machine:
+    """Runs `frames`, a stack of frames; the last one is active."""
+
+    frames: list[Frame]
+
+    def __init__(self) -> None:
+        self.frames = []
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    def run(self, base: int) -> Any:
+        """Runs until the frame at position `base` of the chain returns; gives its value."""
+        frames = self.frames
+        while True:
+            frame = frames[-1]
+            ip = frame.last = frame.ip
+            frame.ip = ip + 1
+            frame.saved = frame.stack.copy()
+            try:
+                done = frame.code.handlers[ip](self, frame, frame.code.args[ip])
+            except Break:
+                frame.stack, frame.ip = frame.saved, ip
+                raise
+            except Exception as error:
+                self.unwind(error, base)
+                continue
+            if done is not None and self.leave(done[0], base):
+                return done[0]
+
+    def leave(self, value: Any, base: int) -> bool:
+        """The active frame returned `value`: True when it was the frame at `base`."""
+        frame = self.frames.pop()
+        if len(self.frames) == base:
+            return True
+        self.resume_caller(self.frames[-1], frame, value)
+        return False
+
+    def resume_caller(self, caller: Frame, callee: Frame, value: Any) -> None:
+        rule = callee.on_return
+        if rule is None:
+            caller.stack.append(value)
+        elif rule != "discard":
+            if value is not None:
+                raise TypeError(f"__init__() should return None, not '{type(value).__name__}'")
+            caller.stack.append(rule[1])
+
+    def unwind(self, error: BaseException, base: int) -> None:
+        """Finds the handler of an exception in the chain; re-raises it when there is none."""
+        while True:
+            frame = self.frames[-1]
+            target = self.find_handler(frame)
+            if target is not None:
+                del frame.stack[target.depth :]
+                if target.lasti:
+                    frame.stack.append(frame.last)
+                frame.stack.append(error)
+                frame.ip = target.target
+                return
+            self.frames.pop()
+            if len(self.frames) == base:
+                raise error
+            self.frames[-1].last = self.frames[-1].ip - 1
+
+    @staticmethod
+    def find_handler(frame: Frame) -> Any:
+        for entry in frame.code.exceptions:
+            if entry.start <= frame.last < entry.end:
+                return entry
+        return None
+
+    # -- what handlers ask for ----------------------------------------------------------------------
+
+    def pop(self, frame: Frame) -> Any:
+        value = frame.stack.pop()
+        return self.open(value) if type(value) is Unread else value
+
+    def pop_n(self, frame: Frame, n: int) -> list[Any]:
+        if n == 0:
+            return []
+        values = frame.stack[-n:]
+        del frame.stack[-n:]
+        return [self.open(value) if type(value) is Unread else value for value in values]
+
+    def peek(self, frame: Frame, n: int = 1) -> Any:
+        value = frame.stack[-n]
+        if type(value) is Unread:
+            value = frame.stack[-n] = self.open(value)
+        return value
+
+    def load(self, frame: Frame, index: int) -> Any:
+        value = frame.locals[index]
+        if type(value) is Unread:
+            value = frame.locals[index] = self.open(value)
+        elif value is NULL:
+            raise UnboundLocalError(
+                f"cannot access local variable '{frame.code.locals_names[index]}' where it is not associated "
+                "with a value"
+            )
+        return value
+
+    # Meanings, given by the subclasses.
+
+    def open(self, unread: Unread) -> Any:
+        raise NotImplementedError
+
+    def break_graph(self, kind: str, reason: str) -> Any:
+        raise NotImplementedError
+
+    def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Calls and pushes the result on the frame's stack, now or when an inlined frame returns."""
+        raise NotImplementedError
+
+    def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Calls and returns the result; Python callees run in a nested loop."""
+        raise NotImplementedError
+
+    def getattr(self, obj: Any, name: str) -> Any:
+        raise NotImplementedError
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def delattr(self, obj: Any, name: str) -> None:
+        raise NotImplementedError
+
+    def truth(self, value: Any) -> bool:
+        raise NotImplementedError
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any:
+        raise NotImplementedError
+
+    def unary(self, symbol: str, value: Any) -> Any:
+        raise NotImplementedError
+
+    def compare(self, symbol: str, left: Any, right: Any) -> Any:
+        raise NotImplementedError
+
+    def contains(self, item: Any, container: Any) -> bool:
+        raise NotImplementedError
+
+    def getitem(self, container: Any, key: Any) -> Any:
+        raise NotImplementedError
+
+    def setitem(self, container: Any, key: Any, value: Any) -> None:
+        raise NotImplementedError
+
+    def delitem(self, container: Any, key: Any) -> None:
+        raise NotImplementedError
+
+    def iterate(self, value: Any) -> Any:
+        """iter(value)"""
+        raise NotImplementedError
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        """(True, item) or (False, StopIteration value)."""
+        raise NotImplementedError
+
+    def spread(self, value: Any) -> list[Any]:
+        """The items of any iterable, for unpacking and ``*args``."""
+        raise NotImplementedError
+
+    def mapping(self, value: Any) -> dict[Any, Any]:
+        """The items of a mapping, for ``**kwargs`` and ``{**d}``."""
+        raise NotImplementedError
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        raise NotImplementedError
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def delete_global(self, frame: Frame, name: str) -> None:
+        raise NotImplementedError
+
+    def load_cell(self, cell: Any, name: str) -> Any:
+        raise NotImplementedError
+
+    def store_cell(self, cell: Any, value: Any) -> None:
+        raise NotImplementedError
+
+    def free_cells(self, frame: Frame) -> tuple[Any, ...]:
+        """The closure of the frame's function."""
+        return frame.function.__closure__ or ()
+
+    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
+        raise NotImplementedError
+
+    def format(self, value: Any, spec: str) -> str:
+        raise NotImplementedError
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        raise NotImplementedError
+
+    def made(self, value: Any) -> Any:
+        """A value that the bytecode itself made (container display, function, slice)."""
+        return value
+
+    def list_append(self, target: Any, value: Any) -> None:
+        """In-place growth of a container made by the bytecode (comprehensions, displays)."""
+        target.append(value)

@@ -1,0 +1,15 @@
+"""Handlers of opcodes, by family. Importing this package fills `code.HANDLERS`."""
+
+from tracer_core.interpreter.opcodes import (
+    branches,
+    calls,
+    containers,
+    context,
+    exceptions,
+    iteration,
+    names,
+    operators,
+    stack,
+)
+
+__all__ = ["branches", "calls", "containers", "context", "exceptions", "iteration", "names", "operators", "stack"]

@@ -1,0 +1,64 @@
+"""Calls, function objects."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from tracer_core.interpreter.code import opcode
+from tracer_core.interpreter.frame import NULL, Frame
+from tracer_core.interpreter.machine import Machine
+
+
+@opcode("KW_NAMES")
+def kw_names(m: Machine, f: Frame, arg: tuple[str, ...]) -> None:
+    f.kw_names = arg
+
+
+@opcode("CALL")
+def call(m: Machine, f: Frame, arg: int) -> None:
+    names, f.kw_names = f.kw_names, ()
+    values = m.pop_n(f, arg)
+    second = m.pop(f)
+    first = m.pop(f)
+    if first is NULL:
+        function = second
+    else:
+        function = first
+        values.insert(0, second)
+    n = len(names)
+    try:
+        if n:
+            m.call(f, function, values[:-n], dict(zip(names, values[-n:], strict=True)))
+        else:
+            m.call(f, function, values, {})
+    except BaseException:
+        f.kw_names = names
+        raise
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(m: Machine, f: Frame, arg: int) -> None:
+    kwargs = m.mapping(m.pop(f)) if arg & 1 else {}
+    args = m.spread(m.pop(f))
+    function = m.pop(f)
+    if f.stack and f.stack[-1] is NULL:
+        f.stack.pop()
+    for name in kwargs:
+        if not isinstance(name, str):
+            raise TypeError("keywords must be strings")
+    m.call(f, function, args, dict(kwargs))
+
+
+@opcode("MAKE_FUNCTION")
+def make_function(m: Machine, f: Frame, arg: int) -> None:
+    code = m.pop(f)
+    closure = m.pop(f) if arg & 8 else None
+    annotations = m.pop(f) if arg & 4 else None
+    kw_defaults = m.pop(f) if arg & 2 else None
+    defaults = m.pop(f) if arg & 1 else None
+    function = types.FunctionType(code, f.globals, code.co_name, defaults, closure)
+    function.__kwdefaults__ = kw_defaults
+    if annotations:
+        function.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
+    f.stack.append(m.made(function))

@@ -1,0 +1,155 @@
+"""Locals, globals, closures, attributes and imports."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from tracer_core.interpreter.code import opcode
+from tracer_core.interpreter.frame import NULL, Frame, Unread
+from tracer_core.interpreter.machine import Machine
+
+
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK")
+def load_fast(m: Machine, f: Frame, arg: int) -> None:
+    f.stack.append(m.load(f, arg))
+
+
+@opcode("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(m: Machine, f: Frame, arg: int) -> None:
+    # Saves a local around an inlined comprehension; NULL is legal here.
+    f.stack.append(f.locals[arg])
+    f.locals[arg] = NULL
+
+
+@opcode("STORE_FAST")
+def store_fast(m: Machine, f: Frame, arg: int) -> None:
+    f.locals[arg] = f.stack.pop()
+
+
+@opcode("DELETE_FAST")
+def delete_fast(m: Machine, f: Frame, arg: int) -> None:
+    m.load(f, arg)
+    f.locals[arg] = NULL
+
+
+@opcode("MAKE_CELL")
+def make_cell(m: Machine, f: Frame, arg: int) -> None:
+    value = f.locals[arg]
+    if type(value) is Unread:
+        value = m.open(value)
+    f.locals[arg] = types.CellType() if value is NULL else types.CellType(value)
+
+
+@opcode("COPY_FREE_VARS")
+def copy_free_vars(m: Machine, f: Frame, arg: int) -> None:
+    cells = m.free_cells(f)
+    f.locals[f.code.first_free :] = cells
+
+
+@opcode("LOAD_CLOSURE")
+def load_closure(m: Machine, f: Frame, arg: int) -> None:
+    f.stack.append(m.load(f, arg))
+
+
+@opcode("LOAD_DEREF")
+def load_deref(m: Machine, f: Frame, arg: int) -> None:
+    f.stack.append(m.load_cell(m.load(f, arg), f.code.locals_names[arg]))
+
+
+@opcode("STORE_DEREF")
+def store_deref(m: Machine, f: Frame, arg: int) -> None:
+    value = m.pop(f)
+    m.store_cell(m.load(f, arg), value)
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(m: Machine, f: Frame, arg: int) -> None:
+    m.store_cell(m.load(f, arg), NULL)
+
+
+@opcode("LOAD_GLOBAL")
+def load_global(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
+    name, push_null = arg
+    value = m.load_global(f, name)
+    if push_null:
+        f.stack.append(NULL)
+    f.stack.append(value)
+
+
+@opcode("LOAD_NAME")
+def load_name(m: Machine, f: Frame, arg: str) -> None:
+    f.stack.append(m.load_global(f, arg))
+
+
+@opcode("STORE_GLOBAL", "STORE_NAME")
+def store_global(m: Machine, f: Frame, arg: str) -> None:
+    m.store_global(f, arg, m.pop(f))
+
+
+@opcode("DELETE_GLOBAL", "DELETE_NAME")
+def delete_global(m: Machine, f: Frame, arg: str) -> None:
+    m.delete_global(f, arg)
+
+
+@opcode("LOAD_ATTR")
+def load_attr(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
+    name, method = arg
+    obj = m.pop(f)
+    value = m.getattr(obj, name)
+    if method:
+        f.stack.append(NULL)
+    f.stack.append(value)
+
+
+@opcode("LOAD_METHOD")
+def load_method(m: Machine, f: Frame, arg: str) -> None:
+    obj = m.pop(f)
+    value = m.getattr(obj, arg)
+    f.stack.append(NULL)
+    f.stack.append(value)
+
+
+@opcode("LOAD_SUPER_ATTR")
+def load_super_attr(m: Machine, f: Frame, arg: tuple[str, bool, bool]) -> None:
+    name, method, _ = arg
+    function, owner, obj = m.pop_n(f, 3)
+    if function is super:
+        value = m.super_attribute(owner, obj, name)
+    else:
+        value = m.getattr(m.call_value(function, [owner, obj], {}), name)
+    if method:
+        f.stack.append(NULL)
+    f.stack.append(value)
+
+
+@opcode("STORE_ATTR")
+def store_attr(m: Machine, f: Frame, arg: str) -> None:
+    value, obj = m.pop_n(f, 2)
+    m.setattr(obj, arg, value)
+
+
+@opcode("DELETE_ATTR")
+def delete_attr(m: Machine, f: Frame, arg: str) -> None:
+    m.delattr(m.pop(f), arg)
+
+
+@opcode("IMPORT_NAME")
+def import_name(m: Machine, f: Frame, arg: str) -> None:
+    level, fromlist = m.pop_n(f, 2)
+    f.stack.append(m.import_name(f, arg, fromlist, level))
+
+
+@opcode("IMPORT_FROM")
+def import_from(m: Machine, f: Frame, arg: str) -> None:
+    module = m.peek(f)
+    try:
+        value = m.getattr(module, arg)
+    except AttributeError:
+        value = m.import_name(f, f"{module.__name__}.{arg}", ("*",), 0)
+    f.stack.append(value)
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(m: Machine, f: Frame, arg: Any) -> None:
+    f.stack.append(__builtins__["__build_class__"] if isinstance(__builtins__, dict) else __build_class__)  # type: ignore[name-defined]  # noqa: F821

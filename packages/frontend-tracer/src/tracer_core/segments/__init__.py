@@ -1,0 +1,1 @@
+"""Segments: the guarded pieces that a call runs through, and the breaks between them."""

@@ -1,0 +1,101 @@
+"""The table of graph breaks: every kind, why it happens and what would remove it.
+
+In: nothing. Out: `BREAKS` (feeds messages, `explain()` and the docs) and the control-flow exceptions
+of the tracer. A break is raised before the breaking instruction has had any effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BreakDoc:
+    """why: what the tracer cannot do here. hint: what the user can change."""
+
+    why: str
+    hint: str
+
+
+BREAKS: dict[str, BreakDoc] = {
+    "data_dependent_branch": BreakDoc(
+        "Python needs the value of a tensor to decide which way to go",
+        "use torch.where, or torch.cond, or move the decision out of the compiled function",
+    ),
+    "data_dependent_value": BreakDoc(
+        "a Python number, list or array is made from a tensor's values (.item(), .tolist(), .numpy())",
+        "keep the value in a tensor",
+    ),
+    "data_dependent_shape": BreakDoc(
+        "the shape of a result depends on the values of a tensor (nonzero, unique, boolean masks)",
+        "use an operator with a fixed result shape, for instance torch.where with three arguments",
+    ),
+    "unknown_native": BreakDoc(
+        "a function written in C has no row in the effect table, so what it reads or changes is unknown",
+        "move the call out of the compiled function, or tracer_core.allow_in_graph(function)",
+    ),
+    "native_python": BreakDoc(
+        "a Python function of a library that is not traced into",
+        "move the call out of the compiled function",
+    ),
+    "side_effect_native": BreakDoc(
+        "a call has an effect outside the program (printing, files, time, random numbers of Python)",
+        "move the call out of the compiled function",
+    ),
+    "disabled": BreakDoc("the function was marked with disable()", "remove the mark"),
+    "requested": BreakDoc("graph_break() was called", "remove the call"),
+    "live_iterator": BreakDoc(
+        "an iterator made before this segment is advanced", "loop over a list or a range made in the same segment"
+    ),
+    "unsupported_opcode": BreakDoc(
+        "the tracer has no handler for a bytecode instruction", "write the statement in another way"
+    ),
+    "unsupported_mutation": BreakDoc(
+        "an object of this kind cannot be changed and replayed yet", "change it outside the compiled function"
+    ),
+    "unsupported_value": BreakDoc(
+        "a value of this kind cannot be carried out of a trace", "make it outside the compiled function"
+    ),
+    "tensor_subclass": BreakDoc("tensor subclasses are not captured yet", "use plain tensors"),
+    "tensor_metadata_mutation": BreakDoc(
+        "the metadata of an input tensor is changed in place (resize_, .data=, .grad=, requires_grad_)",
+        "change it outside the compiled function",
+    ),
+    "autograd_in_graph": BreakDoc(
+        ".backward(), torch.autograd.grad and hooks on tensors are not captured yet",
+        "call them outside the compiled function",
+    ),
+    "higher_order": BreakDoc(
+        "torch.func transforms, autograd.Function and checkpoint are not captured yet",
+        "call them outside the compiled function",
+    ),
+    "real_tensor_in_trace": BreakDoc(
+        "an operator received a tensor whose origin is unknown", "pass the tensor as an argument"
+    ),
+    "operator_failed": BreakDoc(
+        "an operator could not be run on fake tensors", "check its arguments; it may be unsupported by FakeTensor"
+    ),
+    "opaque_call": BreakDoc(
+        "a break happened inside a call made by native code, which can only be run whole",
+        "see the inner reason",
+    ),
+    "step_limit": BreakDoc("the trace is longer than the limit", "compile a smaller function"),
+}
+
+
+class Break(BaseException):
+    """The graph ends before the current instruction. A BaseException so that user code being
+    traced cannot catch it. kind: a key of BREAKS; reason: what happened here."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        assert kind in BREAKS, kind
+        super().__init__(kind, reason)
+        self.kind, self.reason = kind, reason
+
+
+class Restart(BaseException):
+    """Trace again from the start of the segment, breaking at `step`."""
+
+    def __init__(self, step: int, kind: str, reason: str) -> None:
+        super().__init__(step, kind, reason)
+        self.step, self.kind, self.reason = step, kind, reason

@@ -1,0 +1,82 @@
+"""Where an object came from: paths that another call, or another process, can evaluate again.
+
+In: a root (an element of the segment's state, an imported module, a constant) and a chain of steps.
+Out: Python text for guards and fetches, and a name for people. Sources are interned: two equal
+sources are the same object, so they are compared by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+#: kind -> (text of the fetch, text for people). `b` is the base's text, `k` the key.
+_KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] = {
+    "state": (lambda b, k: f"S[{k[0]}]", lambda b, k: k[1]),
+    "const": (lambda b, k: f"C[{k[0]}]", lambda b, k: k[1]),
+    "module": (lambda b, k: f"sys.modules[{k!r}]", lambda b, k: k),
+    "dict": (lambda b, k: f"{b}.__dict__", lambda b, k: b),
+    "key": (lambda b, k: f"{b}[{k!r}]", lambda b, k: f"{b}.{k}" if isinstance(k, str) else f"{b}[{k!r}]"),
+    "item": (lambda b, k: f"{b}[{k!r}]", lambda b, k: f"{b}[{k!r}]"),
+    "slot": (lambda b, k: f"{b}.{k}", lambda b, k: f"{b}.{k}"),
+    "cell": (lambda b, k: f"{b}.__closure__[{k}]", lambda b, k: f"{b}.__closure__[{k}]"),
+    "contents": (lambda b, k: f"{b}.cell_contents", lambda b, k: f"{b}.cell_contents"),
+    "type": (lambda b, k: f"type({b})", lambda b, k: f"type({b})"),
+    "nth_key": (lambda b, k: f"list({b})[{k}]", lambda b, k: f"list({b})[{k}]"),
+}
+
+
+class Source:
+    """One step of a path. base: the path before it (None for a root); kind: a row of `_KINDS`; key:
+    the step's argument. root: the first step of the path."""
+
+    __slots__ = ("base", "kind", "key", "root", "depth", "_name")
+
+    base: Source | None
+    kind: str
+    key: Any
+    root: Source
+    depth: int
+    _name: str | None
+
+    def text(self, base: str) -> str:
+        """Python text of the fetch, given the text of the base."""
+        return _KINDS[self.kind][0](base, self.key)
+
+    @property
+    def name(self) -> str:
+        """How a person would write it: ``self.layers.0.weight``."""
+        if self._name is None:
+            self._name = _KINDS[self.kind][1](self.base.name if self.base else "", self.key)
+        return self._name
+
+    @property
+    def expression(self) -> str:
+        """The whole path as one Python expression over S (state), C (constants) and sys."""
+        return self.text(self.base.expression if self.base else "")
+
+    def __repr__(self) -> str:
+        return f"<{self.name}>"
+
+
+class Sources:
+    """Makes and interns the sources of one trace."""
+
+    def __init__(self) -> None:
+        self._interned: dict[Any, Source] = {}
+
+    def make(self, base: Source | None, kind: str, key: Any = None) -> Source:
+        handle = (id(base), kind, type(key), key)
+        found = self._interned.get(handle)
+        if found is not None:
+            return found
+        source = Source.__new__(Source)
+        source.base, source.kind, source.key, source._name = base, kind, key, None
+        source.root = base.root if base is not None else source
+        source.depth = base.depth + 1 if base is not None else 0
+        self._interned[handle] = source
+        return source
+
+    def attribute(self, base: Source, name: str) -> Source:
+        """An entry of an object's instance dictionary."""
+        return self.make(self.make(base, "dict"), "key", name)
