@@ -1,1 +1,45 @@
-"""See the package README."""
+"""tracer_core: captures PyTorch programs as FX graphs while they run, for backends found at run time.
+
+In: ``tracer_core.compile(model, backend=...)``. Out: the same model, compiled when it is called. This
+module only names what is public; importing it imports torch and no backend, and the tracer itself is
+imported when something is first compiled. ``tracer_core.backends`` is the public function: it is bound
+after the module of that name was imported, which ``from tracer_core.backends import ...`` still reaches.
+"""
+
+from __future__ import annotations
+
+from tracer_core import errors
+from tracer_core.api import backends, compile, explain, last_compile, list_backends, reset
+from tracer_core.backends import BackendRow, register
+from tracer_core.markers import (
+    allow_in_graph,
+    assume_constant_result,
+    disable,
+    disallow_in_graph,
+    graph_break,
+    is_compiling,
+    mark_dynamic,
+    mark_static,
+)
+from tracer_core.version import __version__
+
+__all__ = [
+    "BackendRow",
+    "__version__",
+    "allow_in_graph",
+    "assume_constant_result",
+    "backends",
+    "compile",
+    "disable",
+    "disallow_in_graph",
+    "errors",
+    "explain",
+    "graph_break",
+    "is_compiling",
+    "last_compile",
+    "list_backends",
+    "mark_dynamic",
+    "mark_static",
+    "register",
+    "reset",
+]

@@ -58,3 +58,14 @@ class VerifyError(TracerError):
 
 class RecompileLimitWarning(UserWarning):
     """A frame was compiled too often; it runs without compilation from now on."""
+
+
+class BackendNameClashError(TracerError):
+    """Two distributions offer a backend of one name. name; distributions: both, with versions."""
+
+    def __init__(self, name: str, distributions: list[str]) -> None:
+        self.name, self.distributions = name, distributions
+        super().__init__(
+            f"backend {name!r} is offered by {' and by '.join(distributions)}\n"
+            "  Uninstall one of them, or pass the Backend object itself as backend=."
+        )

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tracer_core.plugin_api import Backend
+if TYPE_CHECKING:
+    # For the annotation only: plugin_api re-exports env(), so it must be able to import this module.
+    from tracer_core.plugin_api import Backend
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 In: nothing but torch and the standard library, so that importing it costs what importing torch
 costs. Out: the types a backend fills in (`Backend`) and is handed (`CompileSpec`), the hook marker
-(`hookimpl`), and three services: `lower`, `compile_graph` and `get_backend`.
+(`hookimpl`), three services (`lower`, `compile_graph`, `get_backend`), and the core's errors, environment,
+stages, loggers and cache folders, re-exported so that a backend needs no other import.
 
 A backend's engine (triton, onnxruntime, tvm, ...) is never imported to *list* it: `compile`,
 `supports`, `available`, `options` and the other callables may be given as ``"module:attribute"``
@@ -23,8 +24,54 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from tracer_core.cache_location import CacheLocationError, cache_folder
+from tracer_core.errors import (
+    BackendError,
+    BackendNotFoundError,
+    OptionError,
+    TracerError,
+    VerifyError,
+)
+from tracer_core.logs import logger
+from tracer_core.options import Environment, env
+from tracer_core.stages import StageRecord, debug_folder, stage, wants_text
+
 if TYPE_CHECKING:
     import torch
+
+__all__ = [
+    "API_VERSION",
+    "DEFAULT_MODES",
+    "PROJECT",
+    "Backend",
+    "BackendError",
+    "BackendNotFoundError",
+    "CacheLocationError",
+    "CompileSpec",
+    "Environment",
+    "InputSpec",
+    "OptionError",
+    "OutputSpec",
+    "Phase",
+    "Role",
+    "Runner",
+    "SizeSpec",
+    "StageRecord",
+    "TracerError",
+    "Training",
+    "VerifyError",
+    "cache_folder",
+    "compile_graph",
+    "debug_folder",
+    "env",
+    "get_backend",
+    "hookimpl",
+    "logger",
+    "lower",
+    "resolve",
+    "stage",
+    "wants_text",
+]
 
 #: Provisional until every first-party backend is built on it.
 API_VERSION = "0.1"
@@ -228,6 +275,21 @@ def lower(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: Backend | st
     from tracer_core.aten.lower import lower as implementation  # heavy: FakeTensor, make_fx
 
     return implementation(gm, inputs, backend, **kwargs)
+
+
+def compile_graph(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: Backend | str, **kwargs: Any
+) -> Runner:
+    """Compiles a torch-level graph with `backend`, without the tracer: lowering, partitioning by
+    `supports`, the backend's compile and the check of its first result.
+
+    inputs: one real or fake tensor (or int) a placeholder. kwargs: ``options``, ``mode``, ``name``.
+    See `tracer_core.dispatch.compile_torch_graph`. Raises BackendError, BackendNotFoundError, OptionError.
+    """
+    from tracer_core.dispatch import compile_torch_graph  # heavy: FakeTensor, make_fx
+
+    runner: Runner = compile_torch_graph(gm, inputs, backend, **kwargs)
+    return runner
 
 
 def get_backend(name: str) -> Backend:

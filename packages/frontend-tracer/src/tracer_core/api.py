@@ -1,0 +1,225 @@
+"""What users call: `compile` and the functions round it.
+
+In: a function, method or nn.Module and settings. Out: the same thing, compiled when it is called.
+
+Where the tracer acts (it is imported when something is first compiled, not with this module):
+- `compile` validates everything (`tracer_core.validation`) and hands a plain function with a frozen
+  `CompileConfig` to `tracer_core.runtime.CompiledFunction`. A bound method is its function with the
+  object as first argument; a module is ``type(module).__call__`` with the *original* module as first
+  argument, so hooks are captured; any other callable object goes through `call_object`.
+- `explain` delegates to `tracer_core.report.explain`; `reset` to `tracer_core.runtime.reset`, the
+  backends that were used, and the discovery of plug-ins.
+- `disable`, `graph_break`, `mark_dynamic`, ... leave marks (`tracer_core.markers`) that the tracer reads.
+
+What always holds: `compile` raises for every mistake that can be known before the first call; it never
+changes what it is given; compiling a compiled object compiles its original with the new settings.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+import torch
+
+from tracer_core import events, logs, stages, validation
+from tracer_core.backends import BackendRow, forget, mark_used, reset_used, rows
+from tracer_core.backends import list_backends as available_names
+from tracer_core.compiled_module import share
+from tracer_core.errors import OptionError
+from tracer_core.markers import COMPILED, Compiled, compiled, disabled, look_like, put_mark, uncompiled
+from tracer_core.options import CompileConfig
+from tracer_core.plugin_api import Backend
+from tracer_core.stages import StageRecord
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+BackendLike = str | Backend | Callable[..., Any]
+
+
+@overload
+def compile(
+    model: T,
+    *,
+    backend: BackendLike = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    mode: str | None = ...,
+    options: Any = ...,
+    disable: bool = ...,
+) -> T: ...
+@overload
+def compile(
+    model: None = ...,
+    *,
+    backend: BackendLike = ...,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    mode: str | None = ...,
+    options: Any = ...,
+    disable: bool = ...,
+) -> Callable[[T], T]: ...
+def compile(
+    model: Any = None,
+    *,
+    backend: BackendLike = "inductor",
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: Any = None,
+    disable: bool = False,
+) -> Any:
+    """A form of `model` that is captured and compiled by `backend` when it is called.
+
+    model: a function, a bound method, an nn.Module, or any callable object; None: returns a decorator,
+    so that ``@compile`` and ``@compile(fullgraph=True)`` both work. backend: a name from
+    `list_backends()`, a `Backend`, or a callable ``backend(gm, example_inputs)`` as written for
+    torch.compile. fullgraph: a graph break is a GraphBreakError. dynamic: None: a size that changed
+    becomes symbolic; True: symbolic from the start; False: always static. mode: ``"default"``,
+    ``"reduce-overhead"``, ``"max-autotune"`` or ``"max-autotune-no-cudagraphs"``, as far as the backend
+    has it. options: the backend's options dataclass, or a dict with its field names; never changed.
+    disable: returns `model` as it is.
+
+    A compiled function has the original's name, signature and attributes. A compiled module is an
+    instance of the original's class that shares its state (see `tracer_core.compiled_module`); its
+    ``forward`` is compiled too and, as in eager PyTorch, runs no hooks.
+
+    Raises OptionError, BackendNotFoundError, BackendNameClashError or BackendError here, not at the
+    first call. The first call may raise GraphBreakError or BackendError.
+    """
+    if not isinstance(disable, bool):
+        raise OptionError(f"disable must be bool, not {disable!r}")
+    if model is None:
+        settings: dict[str, Any] = {
+            "backend": backend,
+            "fullgraph": fullgraph,
+            "dynamic": dynamic,
+            "mode": mode,
+            "options": options,
+        }
+        if not disable:  # a wrong setting is an error where it was written, not where it is applied
+            validation.build_config(**settings)
+        return functools.partial(compile, disable=disable, **settings)
+    _demand_compilable(model)
+    if disable:
+        return model
+    logs.configure()
+    config = validation.build_config(
+        backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options
+    )
+    events.follow_stages()
+    mark_used(config.backend)
+    return _compile(model, config)
+
+
+def list_backends() -> list[str]:
+    """The names of the backends that can run here, sorted. Imports no backend's engine."""
+    return available_names()
+
+
+def backends() -> list[BackendRow]:
+    """A row for every installed backend: name, distribution, version, devices, training, shapes, whether
+    it is available, and if not why not. Imports no backend's engine."""
+    return rows()
+
+
+def explain(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """``explain(fn)(*args)`` runs `fn` under capture and reports its graphs, breaks and guards.
+
+    The report has `graphs`, `graph_count`, `graph_break_count`, `op_count`, `guards`, and for each break
+    the user's line, the reason and what would remove it. fn: compiled or not.
+    """
+    _demand_compilable(fn)
+    from tracer_core.report import explain as implementation  # heavy: the tracer
+
+    explained: Callable[..., Any] = implementation(uncompiled(fn))
+    return explained
+
+
+def reset() -> None:
+    """Forgets everything that was compiled in this process, and which plug-ins are installed.
+
+    Calls the `reset` of each backend that was used. Files in the cache folder stay.
+    """
+    runtime = sys.modules.get("tracer_core.runtime")
+    if runtime is not None:
+        runtime.reset()
+    reset_used()
+    forget()
+
+
+def last_compile(fn: Callable[..., Any]) -> tuple[StageRecord, ...]:
+    """The stages of the last compile of `fn`, in the order in which they finished, with their seconds
+    and texts. Empty if nothing was compiled yet. Raises OptionError if `fn` is not a compiled object."""
+    behind = compiled(fn)
+    if behind is None:
+        raise OptionError(f"last_compile needs what compile() returned, not {fn!r}")
+    return stages.records_of(behind.function)
+
+
+def call_object(target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """What is traced for a callable that is not a Python function: `target` is its first argument."""
+    return target(*args, **kwargs)
+
+
+# Inside ---------------------------------------------------------------------------------------------
+
+
+def _demand_compilable(model: Any) -> None:
+    if inspect.isclass(model):
+        raise OptionError(f"compile an instance or a method of {model.__qualname__}, not the class")
+    if not callable(model):
+        raise OptionError(f"model must be callable, not {type(model).__name__}")
+
+
+def _compile(model: Any, config: CompileConfig) -> Any:
+    model = uncompiled(model)
+    if disabled(model) is not None:
+        return model
+    if isinstance(model, torch.nn.Module):
+        return share(model, lambda call, module: _traced(call, config), _mark_method)
+    if isinstance(model, (staticmethod, classmethod)):
+        return type(model)(_compile(model.__func__, config))
+    if inspect.ismethod(model):
+        return _compile(model.__func__, config).__get__(model.__self__)
+    if inspect.isfunction(model):
+        return _compiled_function(model, config)
+    return _compiled_object(model, config)
+
+
+def _traced(function: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
+    """The tracer's callable for a Python function."""
+    from tracer_core.runtime import CompiledFunction  # heavy: the tracer
+
+    traced: Callable[..., Any] = CompiledFunction(function, config)
+    return traced
+
+
+def _compiled_function(function: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
+    traced = _traced(function, config)
+
+    # A real function, so that it binds as a method and passes inspect.isfunction.
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return traced(*args, **kwargs)
+
+    _mark_method(look_like(call, function), traced, function)
+    return call
+
+
+def _compiled_object(target: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
+    traced = _traced(call_object, config)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return traced(target, *args, **kwargs)
+
+    _mark_method(look_like(call, target), traced, target)
+    return call
+
+
+def _mark_method(
+    method: Callable[..., Any], traced: Callable[..., Any], original: Callable[..., Any]
+) -> None:
+    put_mark(method, COMPILED, Compiled(traced, original))

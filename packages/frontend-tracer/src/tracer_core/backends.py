@@ -1,0 +1,270 @@
+"""Discovery: which backends are installed, which can run here, and choice by name.
+
+In: the entry-point groups ``tracer_core`` (plug-ins, through pluggy) and ``torch_dynamo_backends``
+(callables that others publish), the built-in ``eager``, and plug-ins registered in this process. Out:
+`backends()` rows, `list_backends()`, `get(name)`, and the pluggy manager that events are sent to.
+
+What always holds: listing imports plug-in modules, never an engine; a plug-in that cannot be imported
+or registered is a row with its reason, not a crash; two backends of one name are an error that names
+both distributions, raised when that name is used; no choice depends on the order of installation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+
+from tracer_core import bridges, hookspecs
+from tracer_core.eager_backend import EAGER
+from tracer_core.errors import BackendNameClashError, BackendNotFoundError
+from tracer_core.plugin_api import PROJECT, Backend, resolve
+from tracer_core.version import __version__
+
+#: What provides the backends that people ask for most, for the hint of BackendNotFoundError.
+KNOWN_PROVIDERS: dict[str, str] = {
+    "inductor": "inductor-backend",
+    "cudagraphs": "cudagraphs-backend",
+    "onnxrt": "onnxrt-backend",
+    "tvm": "tvm-backend",
+    "openvino": "openvino",
+    "tensorrt": "torch-tensorrt",
+    "torch_tensorrt": "torch-tensorrt",
+    "hidet": "hidet",
+    "ipex": "intel-extension-for-pytorch",
+}
+
+#: The parts of torch.compile's convention that have a different name here.
+RENAMED: dict[str, str] = {"aot_eager": "eager", "tracer_inductor": "inductor"}
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRow:
+    """One line of `backends()`.
+
+    name: what to pass as ``backend=``. distribution, version: what installed it (``tracer-core`` for
+    the built-in one; None if it was registered in this process). devices: device types. training: a
+    value of `Training`, in words. shapes: ``"static"`` or ``"symbolic"``. available: whether it can run
+    here. reason: why not, or None. description: one line.
+    """
+
+    name: str
+    distribution: str | None
+    version: str | None
+    devices: tuple[str, ...]
+    training: str
+    shapes: str
+    available: bool
+    reason: str | None
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A backend found under a name, with where it came from. backend is None and reason says why if
+    its plug-in could not be loaded."""
+
+    name: str
+    backend: Backend | None
+    distribution: str | None
+    version: str | None
+    reason: str | None = None
+    error: Exception | None = None
+
+    @property
+    def origin(self) -> str:
+        """The distribution with its version, for messages."""
+        return f"{self.distribution} {self.version or ''}".strip() if self.distribution else "this process"
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """What discovery found: the pluggy manager, and the candidates under each name."""
+
+    manager: pluggy.PluginManager
+    candidates: dict[str, tuple[Candidate, ...]]
+
+
+_in_process: dict[str, Any] = {}
+_used: dict[str, Backend] = {}
+
+
+def register(plugin: Any, name: str | None = None) -> Callable[[], None]:
+    """Registers a plug-in (an object or module with `hookimpl` functions) for this process.
+
+    It may offer backends or listen to events. Returns the function that takes it out again. Raises
+    pluggy.PluginValidationError if one of its hooks does not fit the specification.
+    """
+    key = name or f"{getattr(plugin, '__name__', type(plugin).__name__)}@{id(plugin):x}"
+    _new_manager().register(plugin, key)  # validates against the specification before it is kept
+    _in_process[key] = plugin
+    registry.cache_clear()
+
+    def unregister() -> None:
+        _in_process.pop(key, None)
+        registry.cache_clear()
+
+    return unregister
+
+
+@cache
+def registry() -> Registry:
+    """Everything that is installed, found once; `forget` makes the next call look again."""
+    manager = _new_manager()
+    found: list[Candidate] = [_candidate(EAGER, ("tracer-core", __version__))]
+    for entry in entry_points(group=PROJECT):
+        found.extend(_load_plugin(manager, entry))
+    for key, plugin in _in_process.items():
+        manager.register(plugin, key)
+        found.extend(_offered(plugin, key, (None, None)))
+    for entry in entry_points(group=bridges.GROUP):
+        if not entry.value.startswith(bridges.OWN_ENTRY):
+            found.append(_candidate(bridges.from_entry_point(entry), _distribution(entry)))
+    table: dict[str, list[Candidate]] = {}
+    for candidate in found:
+        table.setdefault(candidate.name, []).append(candidate)
+    return Registry(manager, {name: tuple(group) for name, group in sorted(table.items())})
+
+
+def manager() -> pluggy.PluginManager:
+    """The pluggy manager with every plug-in that could be registered."""
+    return registry().manager
+
+
+def forget() -> None:
+    """Makes the next look-up discover installed distributions again."""
+    importlib.invalidate_caches()
+    registry.cache_clear()
+
+
+def reset_used() -> None:
+    """Calls `Backend.reset` of every backend that was used, and forgets which were."""
+    for backend in tuple(_used.values()):
+        if backend.reset is not None:
+            resolve(backend.reset)()
+    _used.clear()
+
+
+def mark_used(backend: Backend) -> None:
+    """Remembers that `reset()` has to reach this backend."""
+    _used[backend.name] = backend
+
+
+def get(name: str) -> Backend:
+    """The installed backend of that name, whether or not it can run here.
+
+    Raises BackendNotFoundError with what is installed and what to install, or with the reason its
+    plug-in could not be loaded; BackendNameClashError if two distributions offer the name.
+    """
+    candidates = registry().candidates.get(name, ())
+    if len(candidates) > 1:
+        raise BackendNameClashError(name, [candidate.origin for candidate in candidates])
+    if not candidates:
+        raise BackendNotFoundError(name, list_backends(), _hint(name))
+    (candidate,) = candidates
+    if candidate.backend is None:
+        hint = f"{candidate.origin} offers a plug-in of that name, but {candidate.reason}"
+        raise BackendNotFoundError(name, list_backends(), hint) from candidate.error
+    return candidate.backend
+
+
+def rows() -> list[BackendRow]:
+    """One row for each backend that is installed, usable or not, sorted by name."""
+    return [row for group in registry().candidates.values() for row in _rows(group)]
+
+
+def list_backends() -> list[str]:
+    """The names of the backends that can run here."""
+    return [row.name for row in rows() if row.available]
+
+
+def unavailable_reason(backend: Backend) -> str | None:
+    """Why the backend cannot run here, or None. An `available` that raises is itself the reason."""
+    if backend.available is None:
+        return None
+    try:
+        reason = resolve(backend.available)()
+    except Exception as error:
+        return f"its available() raised {type(error).__name__}: {error}"
+    return None if reason is None else str(reason)
+
+
+def _rows(group: tuple[Candidate, ...]) -> Iterator[BackendRow]:
+    clash = None
+    if len(group) > 1:
+        clash = "two backends of this name: " + " and ".join(c.origin for c in group) + "; uninstall one"
+    for candidate in group:
+        backend = candidate.backend
+        if backend is None:
+            yield BackendRow(
+                candidate.name, candidate.distribution, candidate.version, (), "", "", False, candidate.reason
+            )
+            continue
+        reason = clash or unavailable_reason(backend)
+        yield BackendRow(
+            name=candidate.name,
+            distribution=candidate.distribution,
+            version=candidate.version,
+            devices=tuple(sorted(backend.devices)),
+            training=backend.training.value.replace("_", " "),
+            shapes=backend.shapes,
+            available=reason is None,
+            reason=reason,
+            description=backend.description,
+        )
+
+
+def _new_manager() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(hookspecs)
+    return manager
+
+
+def _load_plugin(manager: pluggy.PluginManager, entry: EntryPoint) -> Iterable[Candidate]:
+    """Loads one entry point and asks it for its backends; any failure is its one candidate."""
+    origin = _distribution(entry)
+    try:
+        plugin = entry.load()
+        manager.register(plugin, f"{entry.name}@{origin[0]}")
+    except Exception as error:
+        reason = f"importing {entry.value} raised {type(error).__name__}: {error}"
+        return [Candidate(entry.name, None, *origin, reason, error)]
+    return _offered(plugin, entry.name, origin)
+
+
+def _offered(plugin: Any, label: str, origin: tuple[str | None, str | None]) -> list[Candidate]:
+    offer = getattr(plugin, "tracer_backends", None)
+    if offer is None:  # a plug-in that only listens
+        return []
+    try:
+        offered = list(offer())
+        for backend in offered:
+            if not isinstance(backend, Backend):
+                raise TypeError(f"tracer_backends() gave {backend!r}, which is no plugin_api.Backend")
+    except Exception as error:
+        reason = f"its tracer_backends() raised {type(error).__name__}: {error}"
+        return [Candidate(label, None, *origin, reason, error)]
+    return [_candidate(backend, origin) for backend in offered]
+
+
+def _candidate(backend: Backend, origin: tuple[str | None, str | None]) -> Candidate:
+    return Candidate(backend.name, backend, *origin)
+
+
+def _distribution(entry: EntryPoint) -> tuple[str | None, str | None]:
+    return (entry.dist.name, entry.dist.version) if entry.dist else (None, None)
+
+
+def _hint(name: str) -> str:
+    if name in RENAMED:
+        return f"Its counterpart here is backend={RENAMED[name]!r}."
+    if name in KNOWN_PROVIDERS:
+        return f"Install it: python -m pip install {KNOWN_PROVIDERS[name]}"
+    close = difflib.get_close_matches(name, [*registry().candidates, *KNOWN_PROVIDERS], n=1)
+    return f"Did you mean {close[0]!r}?" if close else "tracer_core.backends() shows every installed backend."

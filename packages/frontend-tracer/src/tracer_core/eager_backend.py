@@ -1,0 +1,41 @@
+"""The built-in backend ``eager``: runs the captured graph with PyTorch's own operators.
+
+In: a torch-level graph. Out: a runner over it. It optimises nothing: it shows what capture alone costs,
+and tells a wrong capture from a wrong backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tracer_core.plugin_api import Backend, CompileSpec, Runner, Training
+
+if TYPE_CHECKING:
+    import torch
+
+#: Every accelerator that PyTorch itself runs on.
+DEVICES = frozenset({"cpu", "cuda", "mps", "xpu", "hpu", "mtia", "privateuseone", "meta"})
+
+
+def compile_eager(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+    """Returns a runner that calls the graph's generated Python code."""
+    forward = graph.forward
+
+    def run(inputs: list[Any]) -> Sequence[Any]:
+        outputs: Sequence[Any] = forward(*inputs)
+        return outputs
+
+    return run
+
+
+EAGER = Backend(
+    name="eager",
+    compile=compile_eager,
+    description="the captured graph, run by PyTorch's own operators",
+    ir="torch",
+    training=Training.FORWARD_BACKWARD,
+    modes={"default": "runs the graph as captured"},
+    shapes="symbolic",
+    devices=DEVICES,
+)

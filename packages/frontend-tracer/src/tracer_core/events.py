@@ -1,0 +1,70 @@
+"""What happens while something is compiled, told to the log and to listening plug-ins.
+
+In: calls from the tracer and from `tracer_core.stages`. Out: lines under TRACER_LOGS and the hooks of
+`tracer_core.hookspecs`. What always holds: nothing here is called on a compiled call; a listener that
+raises stops the compile, because a listener's error is the user's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracer_core.backends import manager
+from tracer_core.logs import enabled, logger
+from tracer_core.stages import StageRecord, observe
+
+if TYPE_CHECKING:
+    import torch
+
+
+def graph_captured(*, name: str, gm: torch.fx.GraphModule, backend: str) -> None:
+    """A torch-level graph is about to be compiled. Arguments: `hookspecs.tracer_graph_captured`."""
+    if enabled("graph"):
+        logger("graph").info("%s for backend %s:\n%s", name, backend, gm.graph)
+    _tell("tracer_graph_captured", name=name, gm=gm, backend=backend)
+
+
+def graph_break(*, kind: str, reason: str, location: str, hint: str = "") -> None:
+    """Capture stopped at an instruction. Arguments: `hookspecs.tracer_graph_break`."""
+    if enabled("graph_breaks"):
+        remedy = f"; what would remove it: {hint}" if hint else ""
+        logger("graph_breaks").info("%s: %s [%s]%s", location, reason, kind, remedy)
+    _tell("tracer_graph_break", kind=kind, reason=reason, location=location, hint=hint)
+
+
+def recompile(*, function: str, reason: str, count: int) -> None:
+    """A function is compiled again. Arguments: `hookspecs.tracer_recompile`."""
+    if enabled("recompiles"):
+        logger("recompiles").info("%s (entry %d): %s", function, count, reason)
+    _tell("tracer_recompile", function=function, reason=reason, count=count)
+
+
+def _tell(hook: str, **arguments: Any) -> None:
+    caller = getattr(manager().hook, hook)
+    if caller.get_hookimpls():
+        caller(**arguments)
+
+
+def _stage_finished(record: StageRecord) -> None:
+    _tell(
+        "tracer_stage_finished",
+        graph=record.graph,
+        stage=record.name,
+        seconds=record.seconds,
+        text=record.text,
+    )
+
+
+_stop_observing = None
+
+
+def follow_stages() -> None:
+    """Has finished stages told to the plug-ins that listen to them, if there are any; `api.compile`
+    calls it, so that without such a plug-in a stage does not even build its text."""
+    global _stop_observing
+    listening = bool(manager().hook.tracer_stage_finished.get_hookimpls())
+    if listening and _stop_observing is None:
+        _stop_observing = observe(_stage_finished)
+    elif not listening and _stop_observing is not None:
+        _stop_observing()
+        _stop_observing = None

@@ -1,0 +1,68 @@
+"""The hook specification: what a plug-in of the entry-point group ``tracer_core`` may implement.
+
+In: nothing. Out: the pluggy specification that `tracer_core.backends` registers. A plug-in is a module
+(or object) whose functions are marked with `tracer_core.plugin_api.hookimpl`; it may leave out arguments
+that it does not need, so arguments can be added here without breaking it.
+
+What always holds: hooks run while something is compiled, never on a compiled call; no hook's result
+depends on the order in which plug-ins were installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pluggy
+
+from tracer_core.plugin_api import PROJECT, Backend
+
+if TYPE_CHECKING:
+    import torch
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+
+
+@hookspec
+def tracer_backends() -> Sequence[Backend]:
+    """The backends that this plug-in offers.
+
+    Called once a process, when backends are first listed or looked up. Must not import the engine:
+    `Backend` takes ``"module:attribute"`` strings for that.
+    """
+    raise NotImplementedError
+
+
+@hookspec
+def tracer_graph_captured(name: str, gm: torch.fx.GraphModule, backend: str) -> None:
+    """A graph was captured and is about to be compiled.
+
+    name: ``graph_0``. gm: the torch-level graph; not to be changed. backend: the backend's name.
+    """
+
+
+@hookspec
+def tracer_graph_break(kind: str, reason: str, location: str, hint: str) -> None:
+    """Capture stopped at an instruction that will run natively.
+
+    kind: its name in the table of breaks. reason: what happened. location: ``file:line in function``
+    of the user's code. hint: what would remove the break, or "".
+    """
+
+
+@hookspec
+def tracer_recompile(function: str, reason: str, count: int) -> None:
+    """A function is compiled again because no entry's guards held.
+
+    function: its qualified name. reason: the guard that failed, as the expression it checks. count:
+    how many entries the function has now.
+    """
+
+
+@hookspec
+def tracer_stage_finished(graph: str, stage: str, seconds: float, text: str) -> None:
+    """A stage of a compile ended.
+
+    graph: ``graph_0``, or "" if the stage belongs to no graph. stage: its name. seconds: wall time,
+    stages inside it included. text: what it made, printable, or "".
+    """

@@ -1,0 +1,297 @@
+"""What users put on functions and tensors to steer capture, and how the tracer reads it.
+
+In: user code (`disable`, `allow_in_graph`, `mark_dynamic`, ...), and the same marks made by torch's own
+`torch.compiler` functions, which are honoured by the attributes they leave, without importing their
+module. Out: attributes on wrappers, functions and tensors, read through `disabled`, `compiled`, `role`,
+`dynamic_dims` and `static_dims`.
+
+What always holds: a marked function runs as before when nothing is being traced; a mark knows the object
+that it was put on, so a decorator that copies attributes (`functools.wraps`) does not copy its meaning.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+import torch
+
+from tracer_core.compiled_module import is_shared, share, unshared
+from tracer_core.errors import OptionError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Names of the attributes that hold a `Mark`.
+DISABLE = "_tracer_disable"
+COMPILED = "_tracer_compiled"
+ROLE = "_tracer_role"
+#: Names of the attributes of tensors.
+DYNAMIC_DIMS = "_tracer_dynamic_dims"
+STATIC_DIMS = "_tracer_static_dims"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """owner: the object that was marked. value: what the mark says (see `FunctionRole`, `disabled`,
+    `Compiled`)."""
+
+    owner: weakref.ref[Any]
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What stands behind a wrapper made by `compile()`. function: the tracer's `CompiledFunction`.
+    original: what to inline in the wrapper's place, called with the same arguments."""
+
+    function: Any
+    original: Callable[..., Any]
+
+
+class FunctionRole(enum.Enum):
+    """What a marked function means to the tracer."""
+
+    GRAPH_BREAK = "graph_break"
+    IS_COMPILING = "is_compiling"
+    ALLOW = "allow_in_graph"
+    DISALLOW = "disallow_in_graph"
+    CONSTANT_RESULT = "assume_constant_result"
+
+
+#: Roles of functions that take no attributes (C functions). The function is kept, so that its id stays
+#: its own.
+_roles_of_builtins: dict[int, tuple[Any, FunctionRole]] = {}
+
+
+# What users call ------------------------------------------------------------------------------------
+
+
+@overload
+def disable(fn: F, *, reason: str = ...) -> F: ...
+@overload
+def disable(fn: None = ..., *, reason: str = ...) -> Callable[[F], F]: ...
+def disable(fn: Any = None, *, reason: str = "") -> Any:
+    """A form of `fn` that is never traced: a compiled caller breaks its graph and calls it natively.
+
+    fn: a function or method; an nn.Module is given as a module that shares its parameters. Usable as a
+    decorator with and without arguments. reason: shown with the graph break. `fn` itself is not changed.
+    Raises OptionError if `fn` is not callable, or is a class.
+    """
+    if fn is None:
+        return functools.partial(disable, reason=reason)
+    _demand_function("disable", fn)
+    text = reason or "marked with tracer_core.disable"
+    if isinstance(fn, torch.nn.Module):
+        return share(
+            fn,
+            lambda call, module: call,
+            lambda method, replacement, call: put_mark(method, DISABLE, text),
+        )
+    wrapper = _pass_on(fn)
+    put_mark(wrapper, DISABLE, text)
+    return wrapper
+
+
+def allow_in_graph(fn: F) -> F:
+    """Marks `fn` to be recorded as one node, called with the graph's tensors and never looked into.
+
+    fn must depend on nothing but its arguments, and change nothing else. Returns `fn`. Raises
+    OptionError if it is not callable.
+    """
+    return _mark(fn, FunctionRole.ALLOW, "allow_in_graph")
+
+
+def disallow_in_graph(fn: F) -> F:
+    """Marks `fn` (a torch operator, say) never to be recorded: the graph breaks and it runs natively.
+
+    Returns `fn`. Raises OptionError if it is not callable.
+    """
+    return _mark(fn, FunctionRole.DISALLOW, "disallow_in_graph")
+
+
+def assume_constant_result(fn: F) -> F:
+    """Marks `fn` as giving, for one compiled entry, always the result of its first call.
+
+    The result is used as a constant and is not guarded: that is the caller's promise. Returns `fn`.
+    Raises OptionError if it is not callable.
+    """
+    return _mark(fn, FunctionRole.CONSTANT_RESULT, "assume_constant_result")
+
+
+def graph_break(message: str = "") -> None:
+    """Breaks the graph here. Does nothing when nothing is being traced. message: shown with the break."""
+
+
+def is_compiling() -> bool:
+    """True in code that is being captured by tracer_core, False otherwise."""
+    return False
+
+
+def mark_dynamic(
+    t: torch.Tensor,
+    dim: int | Sequence[int],
+    *,
+    min: int | None = None,
+    max: int | None = None,
+) -> None:
+    """Makes size `dim` of `t` symbolic from the first compile on, within ``min..max`` (inclusive).
+
+    dim: one or several dimensions, negative ones counting from the end. Raises OptionError if a
+    dimension does not exist, the range is empty, or the present size lies outside it.
+    """
+    dims: dict[int, tuple[int | None, int | None]] = dict(getattr(t, DYNAMIC_DIMS, {}))
+    for index in _dimensions(t, dim):
+        size = t.shape[index]
+        if (min is not None and size < min) or (max is not None and size > max):
+            raise OptionError(f"mark_dynamic: size {size} of dimension {index} is outside {min}..{max}")
+        dims[index] = (min, max)
+    static = frozenset(getattr(t, STATIC_DIMS, frozenset())) - dims.keys()
+    setattr(t, DYNAMIC_DIMS, dims)
+    setattr(t, STATIC_DIMS, static)
+
+
+def mark_static(t: torch.Tensor, dim: int | Sequence[int] | None = None) -> None:
+    """Keeps size `dim` of `t` (None: every size) a constant, even after it has changed.
+
+    Each new size is then a recompilation. Raises OptionError if a dimension does not exist.
+    """
+    chosen = frozenset(range(t.dim())) if dim is None else frozenset(_dimensions(t, dim))
+    dynamic = {k: v for k, v in getattr(t, DYNAMIC_DIMS, {}).items() if k not in chosen}
+    setattr(t, DYNAMIC_DIMS, dynamic)
+    setattr(t, STATIC_DIMS, frozenset(getattr(t, STATIC_DIMS, frozenset())) | chosen)
+
+
+# What the tracer reads ------------------------------------------------------------------------------
+
+
+def disabled(fn: Any) -> str | None:
+    """Why `fn` must run natively, or None. Honours `torch.compiler.disable` too."""
+    fn = _marked_object(fn)
+    reason: str | None = read_mark(fn, DISABLE)
+    if reason is None and getattr(fn, "_torchdynamo_disable", False):
+        reason = getattr(fn, "_torchdynamo_disable_msg", None) or "marked with torch.compiler.disable"
+    return reason
+
+
+def compiled(fn: Any) -> Compiled | None:
+    """What stands behind `fn` if `compile()` returned it (function, bound method or module), else None."""
+    found: Compiled | None = read_mark(_marked_object(fn), COMPILED)
+    return found
+
+
+def uncompiled(fn: Any) -> Any:
+    """What `compile()` was given to make `fn`; any other object is returned as it is."""
+    behind = compiled(fn)
+    if behind is None:
+        return fn
+    if isinstance(fn, torch.nn.Module):
+        return unshared(fn)
+    original = uncompiled(behind.original)
+    return original.__get__(fn.__self__) if inspect.ismethod(fn) else original
+
+
+def role(fn: Any) -> FunctionRole | None:
+    """What the user declared `fn` to be, or None. Honours `torch.compiler.assume_constant_result`."""
+    fn = _marked_object(fn)
+    found = _roles_of_builtins.get(id(fn))
+    if found is not None:
+        return found[1]
+    attached: FunctionRole | None = read_mark(fn, ROLE)
+    if attached is None and getattr(fn, "_dynamo_marked_constant", False):
+        # Copied by functools.wraps from a function that is marked itself: that one is meant.
+        if not getattr(getattr(fn, "__wrapped__", None), "_dynamo_marked_constant", False):
+            return FunctionRole.CONSTANT_RESULT
+    return attached
+
+
+def dynamic_dims(t: torch.Tensor) -> dict[int, tuple[int | None, int | None]]:
+    """Dimension -> (lowest, highest) size, for every dimension marked by us or by torch's mark_dynamic."""
+    theirs: dict[int, tuple[int | None, int | None]] = dict.fromkeys(
+        getattr(t, "_dynamo_dynamic_indices", ()), (None, None)
+    )
+    for bounds in getattr(t, "_dynamo_dynamic_range", ()):
+        theirs[bounds.dim] = (bounds.min, bounds.max)
+    return {**theirs, **getattr(t, DYNAMIC_DIMS, {})}
+
+
+def static_dims(t: torch.Tensor) -> frozenset[int]:
+    """The dimensions marked static by us or by torch's mark_static."""
+    ours: frozenset[int] = getattr(t, STATIC_DIMS, frozenset())
+    return ours | frozenset(getattr(t, "_dynamo_static_indices", ()))
+
+
+# Inside ---------------------------------------------------------------------------------------------
+
+
+def put_mark(fn: Any, name: str, value: Any) -> None:
+    """Marks `fn`. Raises AttributeError or TypeError if it takes no attributes or weak references."""
+    setattr(fn, name, Mark(weakref.ref(fn), value))
+
+
+def read_mark(fn: Any, name: str) -> Any:
+    """The value of a mark that was put on `fn` itself, or None."""
+    mark = getattr(fn, name, None)
+    return mark.value if isinstance(mark, Mark) and mark.owner() is fn else None
+
+
+def _marked_object(fn: Any) -> Any:
+    """Where the marks of `fn` are: a bound method's function, a shared module's ``__call__``."""
+    if inspect.ismethod(fn):
+        return fn.__func__
+    if isinstance(fn, torch.nn.Module) and is_shared(fn):
+        return type(fn).__call__
+    return fn
+
+
+def _pass_on(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that looks like `fn` and calls it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return look_like(call, fn)
+
+
+def look_like(wrapper: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives `wrapper` the name, documentation, signature and (of a function) attributes of `fn`."""
+    copied = ("__dict__",) if inspect.isfunction(fn) else ()  # another object's __dict__ is its state
+    return functools.update_wrapper(wrapper, fn, updated=copied)
+
+
+def _mark(fn: F, role: FunctionRole, by: str) -> F:
+    _demand_function(by, fn, classes=True)
+    target = _marked_object(fn)
+    _, present = _roles_of_builtins.get(id(target), (target, read_mark(target, ROLE)))
+    if present not in (None, role):
+        raise OptionError(f"{by}: {_name(fn)} is already marked {present.value}")
+    try:
+        put_mark(target, ROLE, role)
+    except (AttributeError, TypeError):
+        _roles_of_builtins[id(target)] = (target, role)
+    return fn
+
+
+def _demand_function(by: str, fn: Any, classes: bool = False) -> None:
+    if not callable(fn) or (inspect.isclass(fn) and not classes):
+        raise OptionError(f"{by} needs a function, method or module instance, not {_name(fn)}")
+
+
+def _name(fn: Any) -> str:
+    return getattr(fn, "__qualname__", None) or repr(fn)
+
+
+def _dimensions(t: torch.Tensor, dim: int | Sequence[int]) -> list[int]:
+    wanted = [dim] if isinstance(dim, int) else list(dim)
+    for index in wanted:
+        if not -t.dim() <= index < t.dim():
+            raise OptionError(f"a tensor with {t.dim()} dimensions has no dimension {index}")
+    return [index % t.dim() for index in wanted]
+
+
+put_mark(graph_break, ROLE, FunctionRole.GRAPH_BREAK)
+put_mark(is_compiling, ROLE, FunctionRole.IS_COMPILING)
