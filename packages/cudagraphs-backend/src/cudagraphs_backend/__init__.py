@@ -1,1 +1,1 @@
-"""See the package README."""
+"""The backend ``cudagraphs`` of tracer_core. Not built yet: see `cudagraphs_backend.plugin`."""

@@ -1,1 +1,1 @@
-"""See the package README."""
+"""The backend ``tvm`` of tracer_core. Not built yet: see `tvm_backend.plugin`."""
