@@ -1,0 +1,1 @@
+"""From the torch level to ATen: lowering, partitioning by what a backend supports, output plans."""

@@ -1,0 +1,349 @@
+"""Lowers a captured torch-level graph to the IR that a backend asks for.
+
+In: an fx.GraphModule of torch functions and methods over tensors, with fake values (``meta["val"]``) or
+inputs to make them from. Out: `Lowered`: a functional ATen graph whose only writes are trailing
+``aten.copy_(placeholder, value)`` nodes, its `CompileSpec`, and the plan that turns a backend's runner for
+that graph into a runner for the captured one.
+
+How: the captured graph is interpreted once over functional wrappers of its fakes, under `no_grad`, the
+FakeTensorMode and `AtenRecorder`, which records every ATen operator that comes out below.
+
+What always holds: what cannot be said functionally raises LoweringUnsupported with a reason, before any
+graph exists; the ambient autocast and grad modes are as before; guards that the shapes needed are in the
+ShapeEnv of the fakes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import plugin_api, torch_private
+from tracer_core.aten.cache_key import cache_key
+from tracer_core.aten.capture_values import attribute, captured_values
+from tracer_core.aten.cleanup import remove_dead_nodes
+from tracer_core.aten.errors import LoweringUnsupported
+from tracer_core.aten.outputs import OutputPlan, OutputPlanner
+from tracer_core.aten.record import AtenRecorder
+from tracer_core.aten.sizes import as_plain, size_origins, size_specs
+from tracer_core.options import env
+from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, OutputSpec, Phase, Role, Runner
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """graph, spec: what ``backend.compile`` gets. finish: runner for `graph` -> runner for the captured
+    graph (the same runner where nothing is left to do). plan: how it does that. ir: what `graph` is in."""
+
+    graph: torch.fx.GraphModule
+    spec: CompileSpec
+    finish: Callable[[Runner], Runner]
+    plan: OutputPlan
+    ir: str
+
+
+#: Calls of the captured graph that only switch the grad mode: a graph lowered for inference runs without
+#: grad, so they have no effect on its values.
+GRAD_MODE_CALLS = frozenset({
+    torch._C._set_grad_enabled,
+    torch.set_grad_enabled,
+    torch.autograd.grad_mode._enter_inference_mode,
+    torch.autograd.grad_mode._exit_inference_mode,
+})
+
+
+def lower(
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    backend: Backend | str,
+    *,
+    input_specs: Sequence[InputSpec] | None = None,
+    options: Any = None,
+    mode: str = "default",
+    name: str = "graph_0",
+    phase: Phase = Phase.INFERENCE,
+) -> Lowered:
+    """Lowers `gm` for `backend` (an instance or an installed name).
+
+    inputs: one per placeholder, real or fake tensors or ints; where placeholders carry ``meta["val"]``
+    those fakes are used. input_specs: one per placeholder (default: all `Role.USER_INPUT`). Raises
+    LoweringUnsupported with the reason if the graph has no functional form.
+    """
+    if isinstance(backend, str):
+        backend = plugin_api.get_backend(backend)
+    values = captured_values(gm, inputs)
+    specs = tuple(input_specs) if input_specs is not None else default_specs(gm)
+    request = Request(backend, options, mode, name, phase)
+    if backend.ir == "torch":
+        return _torch_level(gm, values, specs, request)
+    return Lowering(gm, values, request).run(specs)
+
+
+def default_specs(gm: torch.fx.GraphModule) -> tuple[InputSpec, ...]:
+    """An InputSpec for each placeholder: sizes for SymInts, else user inputs."""
+    specs = []
+    for node in gm.graph.find_nodes(op="placeholder"):
+        size = isinstance(node.meta.get("val"), (int, torch.SymInt))
+        specs.append(InputSpec(node.name, Role.SIZE if size else Role.USER_INPUT, node.name))
+    return tuple(specs)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """For whom and how a graph is lowered; see `lower`."""
+
+    backend: Backend
+    options: Any
+    mode: str
+    name: str
+    phase: Phase
+
+    def spec(
+        self, graph: torch.fx.GraphModule, inputs: tuple[InputSpec, ...], mutations: tuple[int, ...],
+        outputs: tuple[OutputSpec, ...],
+    ) -> CompileSpec:
+        """The CompileSpec of a graph whose nodes carry their values."""
+        values = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+        return CompileSpec(
+            backend=self.backend.name,
+            name=self.name,
+            inputs=inputs,
+            outputs=outputs,
+            sizes=size_specs(size_origins(values)),
+            mutations=mutations,
+            phase=self.phase,
+            options=self.options,
+            mode=self.mode,
+            device=main_device(values, graph),
+            cache_key=cache_key(graph, self.backend, inputs, self.options, self.mode, self.phase),
+        )
+
+
+def main_device(values: Sequence[Any], graph: torch.fx.GraphModule) -> torch.device:
+    """Where most inputs live; for a graph without tensors as inputs, where most of its values do."""
+    for candidates in (values, [node.meta.get("val") for node in graph.graph.nodes]):
+        devices = Counter(v.device for v in candidates if isinstance(v, torch.Tensor))
+        if devices:
+            return devices.most_common(1)[0][0]
+    return torch.device("cpu")
+
+
+def output_specs(values: Sequence[Any], inputs: Sequence[Any]) -> tuple[OutputSpec, ...]:
+    """An OutputSpec for each value, with what it shares its storage with."""
+    owners: dict[int, int] = {}
+    for index, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor):
+            owners.setdefault(torch_private.storage_id(value), index)
+    earlier: dict[int, int] = {}
+    specs = []
+    for index, value in enumerate(values):
+        if not isinstance(value, torch.Tensor):
+            specs.append(OutputSpec(None, None, None, None))
+            continue
+        storage = torch_private.storage_id(value)
+        shape, stride = tuple(map(as_plain, value.shape)), tuple(map(as_plain, value.stride()))
+        specs.append(
+            OutputSpec(shape, stride, value.dtype, value.device, owners.get(storage), earlier.get(storage))
+        )
+        earlier.setdefault(storage, index)
+    return tuple(specs)
+
+
+def output_args(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
+    """What a graph returns: nodes and constants, as one flat tuple."""
+    (output,) = gm.graph.find_nodes(op="output")
+    returned = output.args[0]
+    flat = tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
+    if any(isinstance(item, (tuple, list, dict)) for item in flat):
+        raise LoweringUnsupported("the graph returns a nested structure; captured graphs return a flat tuple")
+    return flat
+
+
+def _torch_level(
+    gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any], specs: tuple[InputSpec, ...], request: Request
+) -> Lowered:
+    returned = [values[item] if isinstance(item, torch.fx.Node) else item for item in output_args(gm)]
+    placeholders = [values[node] for node in gm.graph.find_nodes(op="placeholder")]
+    spec = request.spec(gm, specs, (), output_specs(returned, placeholders))
+    plan = OutputPlan((), graph_outputs=0)
+    return Lowered(gm, spec, lambda runner: runner, plan, "torch")
+
+
+def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
+    """The decompositions that `backend` asks for: torch's core ATen table for ``ir="core_aten"``, then
+    its own, less its `keep_ops`. Raises LoweringUnsupported for a kept operator that torch itself expands
+    before a graph could show it."""
+    table: dict[Any, Callable[..., Any]] = {}
+    if backend.ir == "core_aten":
+        table |= torch_private.core_aten_table()
+    if backend.decompositions is not None:
+        table |= plugin_api.resolve(backend.decompositions)()
+    for op_name in backend.keep_ops:
+        op = operator_named(op_name)
+        if torch_private.is_composite(op):
+            raise LoweringUnsupported(f"keep_ops names {op_name}, which PyTorch expands before lowering sees it")
+        table.pop(op, None)
+    return table
+
+
+def operator_named(name: str) -> Any:
+    """The OpOverload of ``"aten.gelu.default"``. Raises AttributeError if there is none."""
+    namespace, _, rest = name.partition(".")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+
+
+class Lowering:
+    """One lowering (mutable). values: the eager fake value of every node of the captured graph."""
+
+    def __init__(self, gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any], request: Request) -> None:
+        self.gm = gm
+        self.values = values
+        self.request = request
+        self.fake_mode = self._fake_mode()
+        self.recorder = AtenRecorder(self.fake_mode, decomposition_table(request.backend))
+        self.wrappers: dict[int, Any] = {}  # id of an eager value -> its functional wrapper
+        self.env: dict[torch.fx.Node, Any] = {}
+
+    def _fake_mode(self) -> Any:
+        for value in self.values.values():
+            if torch_private.is_fake(value):
+                return torch_private.fake_mode_of(value)
+        return torch_private.fake_tensor_mode()
+
+    def run(self, specs: tuple[InputSpec, ...]) -> Lowered:
+        """Interprets the captured graph, then finishes the ATen graph."""
+        with (
+            torch.no_grad(), torch_private.autocast_restored(), self.fake_mode, torch_private.python_dispatcher(),
+            self.recorder,
+        ):
+            with torch_private.functionalization():
+                self._interpret()
+            writes = self._writes()
+            planner = OutputPlanner(
+                self.recorder, self.recorder.inputs, list(self.values.values()),
+                lambda value: self.wrappers[id(value)],
+            )
+            returned = [
+                self.values[item] if isinstance(item, torch.fx.Node) else item for item in output_args(self.gm)
+            ]
+            steps = planner.plan(returned)
+            mutations = self._write_back(writes)
+        recorder = self.recorder
+        recorder.graph.output(tuple(planner.nodes))
+        remove_dead_nodes(recorder.graph)
+        graph = torch.fx.GraphModule(torch.nn.Module(), recorder.graph, class_name="Lowered")
+        spec = self.request.spec(
+            graph, specs + self._extra_specs(), mutations, output_specs(planner.values, recorder.inputs)
+        )
+        plan = OutputPlan(
+            tuple(steps), tuple(recorder.constants), size_origins(self.recorder.inputs), len(planner.nodes)
+        )
+        plan.text()  # symbolic sizes of views must have a text form: better known now than at the call
+        lowered = Lowered(graph, spec, plan.bind, plan, self.request.backend.ir)
+        if env().check:
+            from tracer_core.verify import verify_lowered  # only when asked for
+
+            verify_lowered(lowered)
+        return lowered
+
+    # --- interpretation -----------------------------------------------------------------------------
+
+    def _interpret(self) -> None:
+        for node in self.gm.graph.nodes:
+            self.recorder.frame = node.meta.get("user_frame") or ""
+            if node.op != "output":
+                self.env[node] = result = self._node(node)
+                eager = self.values[node]
+                if isinstance(eager, torch.Tensor) and id(eager) not in self.wrappers:
+                    self.wrappers[id(eager)] = result
+        self.recorder.frame = ""
+
+    def _node(self, node: torch.fx.Node) -> Any:
+        match node.op:
+            case "placeholder":
+                return self._input(node)
+            case "get_attr":
+                return self._attribute(node)
+            case "call_function":
+                if node.target in GRAD_MODE_CALLS:
+                    return None
+                args, kwargs = self._args(node)
+                return node.target(*args, **kwargs)  # type: ignore[operator]
+            case "call_method":
+                (receiver, *args), kwargs = self._args(node)
+                return getattr(receiver, str(node.target))(*args, **kwargs)
+        raise LoweringUnsupported(f"the captured graph has a {node.op} node", self.recorder.frame)
+
+    def _args(self, node: torch.fx.Node) -> tuple[Any, Any]:
+        return torch.fx.map_arg(node.args, self.env.__getitem__), torch.fx.map_arg(node.kwargs, self.env.__getitem__)
+
+    def _input(self, node: torch.fx.Node) -> Any:
+        value = as_plain(self.values[node])
+        self.recorder.add_input(node.name, value)
+        return torch_private.functional(value) if isinstance(value, torch.Tensor) else value
+
+    def _attribute(self, node: torch.fx.Node) -> Any:
+        real = attribute(self.gm, str(node.target))
+        if not isinstance(real, torch.Tensor):
+            return real
+        fake = self.values[node]
+        if id(fake) in self.wrappers:
+            return self.wrappers[id(fake)]
+        self.recorder.add_constant(real, fake)
+        return torch_private.functional(fake)
+
+    # --- writes to inputs ---------------------------------------------------------------------------
+
+    def _writes(self) -> list[tuple[int, Any]]:
+        """(index, wrapper) of each input that the graph wrote to."""
+        writes, storages = [], Counter[int]()
+        for index, value in enumerate(self.recorder.inputs):
+            wrapper = self.wrappers.get(id(value))
+            if wrapper is None:
+                continue
+            storages[torch_private.storage_id(value)] += 1
+            if torch_private.has_metadata_mutation(wrapper):
+                name = self.recorder.placeholders[index].name
+                raise LoweringUnsupported(f"the graph changes sizes, strides or storage of its input {name}")
+            if torch_private.has_data_mutation(wrapper):
+                writes.append((index, wrapper))
+        for index, _ in writes:
+            if storages[torch_private.storage_id(self.recorder.inputs[index])] > 1:
+                name = self.recorder.placeholders[index].name
+                raise LoweringUnsupported(f"the graph writes to its input {name}, which shares memory with another")
+        return writes
+
+    def _write_back(self, writes: Sequence[tuple[int, Any]]) -> tuple[int, ...]:
+        """Adds a trailing ``copy_`` for each write; gives the indices of the inputs written to."""
+        recorder = self.recorder
+        inputs = {torch_private.storage_id(v) for v in recorder.inputs if isinstance(v, torch.Tensor)}
+        pending = []
+        for index, wrapper in writes:
+            value = torch_private.functional_value(wrapper)
+            if recorder.node_of(value) is recorder.placeholders[index]:
+                continue
+            if torch_private.storage_id(value) in inputs:  # another copy_ may change it first
+                value = aten.clone.default(value)
+            pending.append((index, recorder.node_of(value)))
+        for index, node in pending:
+            placeholder = recorder.placeholders[index]
+            recorder.call(aten.copy_.default, (placeholder, node), {}, placeholder.meta["val"])
+        return tuple(index for index, _ in pending)
+
+    def _extra_specs(self) -> tuple[InputSpec, ...]:
+        extra = self.recorder.placeholders[len(self.gm.graph.find_nodes(op="placeholder")):]
+        roles = [
+            Role.PARAMETER if isinstance(tensor, torch.nn.Parameter) else Role.BUFFER
+            for tensor in self.recorder.constants
+        ]
+        return tuple(
+            InputSpec(node.name, role, node.name, stable_address=True)
+            for node, role in zip(extra, roles, strict=True)
+        )

@@ -1,0 +1,177 @@
+"""Records the ATen operators that run on FakeTensors as an fx graph.
+
+In: inputs (FakeTensors, SymInts) added with `add_input`, then any program run inside the mode. Out: `graph`
+with one node an operator, ``meta["val"]`` on each node and ``meta["user_frame"]`` as set in `frame`.
+
+What always holds: no recorded operator writes to its arguments; a real tensor that turns up becomes an
+extra input of the graph (`constants`); composite operators and those with a decomposition never appear.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.fx.node import map_aggregate
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tracer_core import torch_private
+from tracer_core.aten.errors import LoweringUnsupported
+from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, size_origins
+
+aten = torch.ops.aten
+
+#: Operators that only give another name to a value: the graph uses the value itself.
+SAME_VALUE = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default})
+
+#: Namespaces whose operators answer questions about a FakeTensor.
+QUERIES = frozenset({"prim"})
+
+#: Operators without result that compare what is known at lowering (dtype, device, layout).
+CHECKS = frozenset({aten._assert_tensor_metadata.default})
+
+
+class AtenRecorder(TorchDispatchMode):
+    """The recording mode (mutable). Enter it inside the FakeTensorMode of the inputs.
+
+    decompositions: op -> function that runs other operators instead. keep: ops never decomposed.
+    """
+
+    def __init__(self, fake_mode: Any, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__()
+        self.graph = torch.fx.Graph()
+        self.frame = ""
+        self.inputs: list[Any] = []
+        self.placeholders: list[torch.fx.Node] = []
+        self.constants: list[torch.Tensor] = []
+        self._fake_mode = fake_mode
+        self._table = decompositions
+        self._nodes: dict[int, torch.fx.Node] = {}
+        self._alive: list[Any] = []  # ids in _nodes stay unique while their objects live
+        self._constant_ids: dict[int, Any] = {}
+        self._composite: dict[Any, bool] = {}
+        self._sizes: SizeNodes | None = None
+
+    # --- inputs -------------------------------------------------------------------------------------
+
+    def add_input(self, name: str, value: Any) -> torch.fx.Node:
+        """A placeholder for `value`, after the ones there are."""
+        anchor = self.placeholders[-1] if self.placeholders else self.graph._root
+        with self.graph.inserting_after(anchor):
+            node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        node.meta["user_frame"] = self.frame
+        self.placeholders.append(node)
+        self.inputs.append(value)
+        if isinstance(value, torch.Tensor):
+            self.bind(value, node)
+        return node
+
+    def constant(self, tensor: torch.Tensor) -> Any:
+        """The fake twin of a real tensor, which becomes an extra input."""
+        known = self._constant_ids.get(id(tensor))
+        if known is None:
+            known = torch_private.to_fake(self._fake_mode, tensor)
+            self.add_constant(tensor, known)
+        return known
+
+    def add_constant(self, tensor: torch.Tensor, fake: Any) -> None:
+        """An extra input for a real tensor whose fake twin is `fake`."""
+        self._constant_ids[id(tensor)] = fake
+        self._alive.append(tensor)
+        self.add_input(f"constant_{len(self.constants)}", fake)
+        self.constants.append(tensor)
+
+    # --- values and nodes ---------------------------------------------------------------------------
+
+    def bind(self, value: Any, node: torch.fx.Node) -> None:
+        """From now on `value` is what `node` computes."""
+        self._nodes[id(value)] = node
+        self._alive.append(value)
+
+    def node_of(self, value: Any) -> Any:
+        """The node of a tensor or symbolic number; anything else is returned as it is."""
+        if isinstance(value, torch.Tensor):
+            node = self._nodes.get(id(value))
+            if node is None:
+                raise LoweringUnsupported("a tensor appeared that no recorded operator made", self.frame)
+            return node
+        if isinstance(value, SYM_TYPES):
+            if self._sizes is None:
+                self._sizes = SizeNodes(self.graph, self.placeholders, size_origins(self.inputs))
+            return self._sizes.node(value)
+        if isinstance(value, torch.Generator):
+            raise LoweringUnsupported("an operator takes a torch.Generator", self.frame)
+        return value
+
+    def call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> torch.fx.Node:
+        """A node for ``target(*args, **kwargs)``, whose arguments are nodes, giving `value`."""
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta["val"] = value
+        node.meta["user_frame"] = self.frame
+        return node
+
+    # --- the mode -----------------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace in QUERIES:
+            return func(*args, **kwargs)
+        table = self._table.get(func)
+        if table is not None:
+            with self:
+                result = table(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        elif self._is_composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
+        return self._record(func, args, kwargs)
+
+    def _is_composite(self, func: Any) -> bool:
+        known = self._composite.get(func)
+        if known is None:
+            known = self._composite[func] = func not in SAME_VALUE and torch_private.is_composite(func)
+        return known
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func._schema.is_mutable:
+            raise LoweringUnsupported(f"{func} writes to its argument and has no functional form", self.frame)
+        fake_args = map_aggregate(args, self._as_fake)
+        fake_kwargs = map_aggregate(kwargs, self._as_fake)
+        result = func(*fake_args, **fake_kwargs)
+        if func in SAME_VALUE:
+            self.bind(result, self.node_of(fake_args[0]))
+            return result
+        if not func._schema.returns and func not in CHECKS:
+            raise LoweringUnsupported(f"{func} returns nothing: its effect has no functional form", self.frame)
+        if not _has_tensor(result):
+            return result  # a question about shapes: its answer, if symbolic, is made from the inputs
+        node_args = map_aggregate(fake_args, self.node_of)
+        node_kwargs = map_aggregate(fake_kwargs, self.node_of)
+        node = self.call(func, node_args, node_kwargs, result)
+        if isinstance(result, torch.Tensor):
+            self.bind(result, node)
+            return result
+        self._bind_items(node, result)
+        return result
+
+    def _bind_items(self, node: torch.fx.Node, items: Any) -> None:
+        for index, item in enumerate(items):
+            if isinstance(item, torch.Tensor):
+                self.bind(item, self.call(operator.getitem, (node, index), {}, item))
+
+    def _as_fake(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and not torch_private.is_fake(value):
+            return self.constant(value)
+        return value
+
+
+def _has_tensor(result: Any) -> bool:
+    if isinstance(result, (tuple, list)):
+        return any(isinstance(item, torch.Tensor) for item in result)
+    return isinstance(result, torch.Tensor)

@@ -1,0 +1,263 @@
+"""The one door to names that torch does not promise to keep.
+
+Out: plain functions over FakeTensor, ShapeEnv, functionalisation and dispatch. Nothing else in this
+package imports a private torch name, so a new torch release is checked here first.
+
+Tried on torch 2.13.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+# --- FakeTensor -------------------------------------------------------------------------------------
+
+
+def fake_tensor_mode(shape_env: Any = None) -> Any:
+    """A new FakeTensorMode that refuses real tensors."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False)
+
+
+def is_fake(value: Any) -> bool:
+    """Whether `value` is a FakeTensor."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(value, FakeTensor)
+
+
+def fake_mode_of(value: Any) -> Any:
+    """The FakeTensorMode that a FakeTensor belongs to."""
+    return value.fake_mode
+
+
+def to_fake(mode: Any, tensor: torch.Tensor) -> Any:
+    """The fake twin of a real tensor, with static sizes; one twin a tensor and mode."""
+    return mode.from_tensor(tensor, static_shapes=True)
+
+
+def symbol_range(value: torch.SymInt) -> tuple[int, int | None]:
+    """The inclusive range that the ShapeEnv knows for a SymInt (None: no upper bound)."""
+    import sympy
+
+    bounds = value.node.shape_env.bound_sympy(value.node.expr)
+    upper = bounds.upper
+    finite = isinstance(upper, (int, sympy.Integer)) and int(upper) < 2**62
+    return int(bounds.lower), int(upper) if finite else None
+
+
+def sym_sqrt(value: Any) -> Any:
+    """Square root of a symbolic number."""
+    return torch.sym_sqrt(value)  # type: ignore[attr-defined]
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """Equal for two live tensors exactly if they share their storage."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def fake_failures() -> tuple[type[Exception], ...]:
+    """The exceptions by which FakeTensor says that a shape depends on data or an op has no meta form."""
+    from torch._subclasses import fake_tensor
+
+    return (
+        fake_tensor.DataDependentOutputException,
+        fake_tensor.DynamicOutputShapeException,
+        fake_tensor.UnsupportedOperatorException,
+    )
+
+
+# --- functionalisation ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def functionalization() -> Iterator[None]:
+    """Inside, operators on `functional` tensors turn writes into new values; views stay views."""
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()
+
+
+def functional(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` wrapped for functionalisation."""
+    return torch._to_functional_tensor(tensor)
+
+
+def is_functional(value: Any) -> bool:
+    """Whether `value` is such a wrapper."""
+    return isinstance(value, torch.Tensor) and torch._is_functional_tensor(value)
+
+
+def functional_value(tensor: torch.Tensor) -> torch.Tensor:
+    """The current value behind a wrapper, after pending writes to its storage."""
+    torch._sync(tensor)
+    return torch._from_functional_tensor(tensor)
+
+
+def has_data_mutation(tensor: torch.Tensor) -> bool:
+    """Whether the storage behind a wrapper was written to."""
+    return bool(torch._functionalize_has_data_mutation(tensor))
+
+
+def has_metadata_mutation(tensor: torch.Tensor) -> bool:
+    """Whether sizes, strides or storage of the wrapped tensor were changed in place."""
+    return bool(
+        torch._functionalize_has_metadata_mutation(tensor) or torch._functionalize_was_storage_changed(tensor)
+    )
+
+
+# --- dispatch ---------------------------------------------------------------------------------------
+
+
+def python_dispatcher() -> Any:
+    """Inside, operators use their Python kernels where torch registered some (batch_norm's running
+    statistics become visible writes; upsampling keeps symbolic sizes)."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    return enable_python_dispatcher()
+
+
+def is_composite(op: Any) -> bool:
+    """Whether torch defines an operator by other operators (CompositeImplicitAutograd)."""
+    return bool(
+        torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
+    )
+
+
+def core_aten_table() -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions to the core ATen operators."""
+    from torch._decomp import core_aten_decompositions
+
+    return dict(core_aten_decompositions())
+
+
+def decompositions(ops: Any) -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions of these operators (OpOverloads or packets)."""
+    from torch._decomp import get_decompositions
+
+    return dict(get_decompositions(ops))
+
+
+@contextlib.contextmanager
+def autocast_restored() -> Iterator[None]:
+    """Restores every autocast setting on the way out and forgets casts that were cached inside."""
+    devices = [d for d in ("cpu", "cuda", "xpu", "mps") if torch.amp.is_autocast_available(d)]
+    enabled = {d: torch.is_autocast_enabled(d) for d in devices}
+    dtypes = {d: torch.get_autocast_dtype(d) for d in devices}
+    cache = torch.is_autocast_cache_enabled()
+    try:
+        yield
+    finally:
+        changed = any(torch.is_autocast_enabled(d) != enabled[d] for d in devices)
+        for device in devices:
+            torch.set_autocast_enabled(device, enabled[device])
+            torch.set_autocast_dtype(device, dtypes[device])
+        torch.set_autocast_cache_enabled(cache)
+        if changed:
+            torch.clear_autocast_cache()
+
+
+# --- capture (tracer) -------------------------------------------------------------------------------
+
+
+def capture_mode(before_operator: Callable[[Any, Any, Any], None], shape_env: Any) -> Any:
+    """A FakeTensorMode that calls ``before_operator(func, args, kwargs)`` ahead of each operator.
+
+    FakeTensorMode's own dispatch is wrapped so that its first call imports the torch._dynamo package
+    to shield itself from it; the undecorated function does the same work without that import.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    dispatch = FakeTensorMode.__torch_dispatch__
+    dispatch = getattr(dispatch, "__wrapped__", dispatch)
+
+    class CaptureMode(FakeTensorMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            before_operator(func, args, kwargs)
+            return dispatch(self, func, types, args, kwargs or {})
+
+    return CaptureMode(shape_env=shape_env, static_shapes=shape_env is None)
+
+
+def new_shape_env() -> Any:
+    """An empty ShapeEnv."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return ShapeEnv()
+
+
+def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
+    """The fake twin of a real tensor whose marked dimensions become symbols of the mode's ShapeEnv."""
+    from torch._guards import Source
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    class InputSource(Source):  # type: ignore[misc]
+        @property
+        def _name_template(self) -> str:
+            return name
+
+        @property
+        def guard_source(self) -> Any:
+            from torch._guards import GuardSource
+
+            return GuardSource.LOCAL
+
+        def name(self) -> str:  # torch 2.11 calls it, 2.13 reads it as a property
+            return name
+
+    if isinstance(getattr(Source, "name", None), (property, functools.cached_property)):
+        InputSource.name = property(lambda self: name)  # type: ignore[assignment,method-assign]
+    context = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DYNAMIC if dim else DimDynamic.STATIC for dim in symbolic],
+        constraint_sizes=[None] * len(symbolic),
+    )
+    return mode.from_tensor(tensor, symbolic_context=context, source=InputSource())
+
+
+def data_dependent_failures() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
+    """(value needed, shape needed): the exceptions by which a fake tensor refuses to give data."""
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return (
+        (fake_tensor.DataDependentOutputException, GuardOnDataDependentSymNode),
+        (fake_tensor.DynamicOutputShapeException,),
+    )
+
+
+def dispatch_keys(tensor: torch.Tensor) -> int:
+    """The dispatch key set of a tensor, as a number."""
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
+#: State that torch reads at run time and that a trace depends on. () -> hashable.
+def torch_state() -> tuple[Any, ...]:
+    """Grad, inference, autocast and default settings that a graph was captured under."""
+    autocast = torch._C._is_any_autocast_enabled()
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch._C._len_torch_function_stack(),
+        torch._C._len_torch_dispatch_stack(),
+        torch._C._get_deterministic_algorithms(),
+        autocast_state() if autocast else None,
+    )
+
+
+def autocast_state() -> tuple[Any, ...]:
+    """Every autocast setting."""
+    devices = [d for d in ("cpu", "cuda") if torch.amp.is_autocast_available(d)]
+    return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
+
+
+#: Context in which neither torch function modes nor subclasses are asked.
+NoTorchFunction = torch._C.DisableTorchFunction
