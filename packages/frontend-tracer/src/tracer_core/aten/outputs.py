@@ -305,3 +305,11 @@ def restride(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if not same_sizes(result.stride(), like.stride()):
         result = aten.as_strided.default(result, list(like.shape), list(like.stride()), 0)
     return result
+
+
+def output_requires_grad(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a graph called with grad mode on may return something that requires grad: whether any of
+    its inputs or tensor attributes does."""
+    attributes = [*gm.parameters(), *gm.buffers()]
+    tensors = [value for value in (*inputs, *attributes) if isinstance(value, torch.Tensor)]
+    return any(tensor.requires_grad for tensor in tensors)

@@ -1,0 +1,206 @@
+"""From a captured graph to the callable that runs it: the way through lowering and a backend.
+
+In: a `CapturedGraph` and a validated `CompileConfig` (`compile_graph`), or a torch-level GraphModule with a
+backend's name (`compile_torch_graph`). Out: a `Runner` for the captured graph: flat boxed list in, flat list
+out.
+
+What always holds: where a backend cannot take the graph (no functional form, gradients needed, an operator
+it does not support) the captured operators run eagerly, which is right, and the first such call of a kind is
+logged; such a runner carries its `Fallback`. Errors of a backend are BackendErrors that name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aten.errors import LoweringUnsupported
+from tracer_core.aten.lower import Lowered, lower
+from tracer_core.aten.outputs import output_requires_grad
+from tracer_core.aten.static import PerSize, has_symbols
+from tracer_core.aten.support import backend_runner
+from tracer_core.bridges import TorchStyle
+from tracer_core.captured import CapturedGraph
+from tracer_core.errors import BackendError
+from tracer_core.logs import logger
+from tracer_core.options import CompileConfig
+from tracer_core.plugin_api import Backend, InputSpec, Role, Runner, Training
+from tracer_core.result_check import checked
+from tracer_core.stages import debug_folder, stage, wants_text
+from tracer_core.validation import build_config
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """Why a graph, or a part of it, runs without its backend. kind: ``"training"``, ``"lowering"`` or
+    ``"unsupported"``. graph: its name. backend: that was asked for. reason: for users."""
+
+    kind: str
+    graph: str
+    backend: str
+    reason: str
+
+
+def fallback_of(runner: Runner) -> Fallback | None:
+    """The `Fallback` of a runner that does not (only) run its backend's code."""
+    found: Fallback | None = getattr(runner, "tracer_fallback", None)
+    return found
+
+
+_said: set[tuple[str, str, str]] = set()
+
+
+def report(fallback: Fallback) -> None:
+    """Records a fallback as a stage, and logs the first of each kind, backend and reason."""
+    with stage("fallback", graph=fallback.graph) as record:
+        record.text = f"{fallback.kind}: {fallback.reason}"
+    key = (fallback.kind, fallback.backend, fallback.reason)
+    if key not in _said:
+        _said.add(key)
+        logger().warning("%s, backend %r: %s", fallback.graph, fallback.backend, fallback.reason)
+
+
+def compile_graph(captured: CapturedGraph, config: CompileConfig) -> Runner:
+    """The runner of a captured graph. Raises BackendError where the backend fails or breaks its contract."""
+    backend = config.backend
+    if isinstance(backend.compile, TorchStyle):
+        return _torch_style(captured, config, backend.compile)
+    if captured.needs_grad and (backend.ir != "torch" or backend.training is Training.INFERENCE_ONLY):
+        return _fall_back(captured, config, "training", TRAINING_REASON)
+    if has_symbols(captured.gm) and backend.shapes == "static":
+        return PerSize(captured, lambda fixed: compile_graph(fixed, config))
+    if backend.ir == "torch":
+        return _compile_lowered(captured, config, _lowered(captured, config))
+    try:
+        lowered = _lowered(captured, config)
+    except LoweringUnsupported as error:
+        return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
+    except torch_private.fake_failures() as error:
+        reason = f"the captured graph runs eagerly: {type(error).__name__}: {error}"
+        return _fall_back(captured, config, "lowering", reason)
+    return _without_ambient_modes(captured, _compile_lowered(captured, config, lowered))
+
+
+TRAINING_REASON = "training capture is not built yet, so the call runs the captured graph under eager autograd"
+
+
+def compile_torch_graph(
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    backend: Backend | str,
+    *,
+    options: Any = None,
+    mode: str | None = None,
+    name: str = "graph_0",
+) -> Runner:
+    """The runner of a torch-level graph that somebody else captured.
+
+    inputs: one real or fake tensor (or int) a placeholder. options: None, a dict or the backend's
+    dataclass. Raises BackendError, BackendNotFoundError, OptionError.
+    """
+    config = build_config(backend=backend, mode=mode, options=options)
+    needs_grad = torch.is_grad_enabled() and output_requires_grad(gm, inputs)
+    specs = tuple(
+        InputSpec(node.name, Role.USER_INPUT if isinstance(value, torch.Tensor) else Role.SIZE, node.name)
+        for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True)
+    )
+    return compile_graph(CapturedGraph(gm, specs, tuple(inputs), needs_grad, name), config)
+
+
+def _lowered(captured: CapturedGraph, config: CompileConfig) -> Lowered:
+    with stage("lower", graph=captured.name, suffix=".py") as record:
+        lowered = lower(
+            captured.gm, captured.real_inputs, config.backend, input_specs=captured.inputs,
+            options=config.options, mode=config.mode, name=captured.name, phase=captured.phase,
+        )
+        if wants_text():
+            record.text = lowered.graph.print_readable(print_output=False)
+    return lowered
+
+
+def _compile_lowered(captured: CapturedGraph, config: CompileConfig, lowered: Lowered) -> Runner:
+    """Partitions, compiles, and puts the check of the first result and the output plan around it."""
+    with stage("compile", graph=captured.name):
+        runner, refused = _called(config.backend, captured.name, lambda: backend_runner(config.backend, lowered))
+    result = lowered.finish(checked(runner, lowered.spec))
+    if refused:
+        fallback = Fallback("unsupported", captured.name, config.backend.name, refused)
+        report(fallback)
+        return _marked(result, fallback)
+    return result
+
+
+def _called(backend: Backend, graph: str, function: Callable[[], Any]) -> Any:
+    """What a backend's function returns; what it raises becomes a BackendError."""
+    try:
+        return function()
+    except BackendError:
+        raise
+    except Exception as error:
+        folder = debug_folder(graph)
+        dump = None if folder is None else str(folder)
+        raise BackendError(backend.name, "compile", f"{graph}: {type(error).__name__}: {error}", dump) from error
+
+
+def _torch_style(captured: CapturedGraph, config: CompileConfig, style: TorchStyle) -> Runner:
+    """A backend of torch.compile's convention: it gets the graph and the real tensors of the call, and
+    does its own autograd, if any."""
+    with stage("compile", graph=captured.name):
+        function = style.build(captured.gm, captured.real_inputs, config)
+
+    def run(inputs: list[Any]) -> Sequence[Any]:
+        return function(*inputs)
+
+    spec = lower(captured.gm, captured.real_inputs, config.backend, input_specs=captured.inputs,
+                 name=captured.name).spec
+    return checked(run, spec, grad=captured.needs_grad)
+
+
+def _fall_back(captured: CapturedGraph, config: CompileConfig, kind: str, reason: str) -> Runner:
+    fallback = Fallback(kind, captured.name, config.backend.name, reason)
+    report(fallback)
+    forward = captured.gm.forward
+
+    def run_captured(inputs: list[Any]) -> Sequence[Any]:
+        outputs: Sequence[Any] = forward(*inputs)
+        return outputs
+
+    return _marked(run_captured, fallback)
+
+
+def _marked(runner: Runner, fallback: Fallback) -> Runner:
+    runner.tracer_fallback = fallback  # type: ignore[attr-defined]
+    return runner
+
+
+def _without_ambient_modes(captured: CapturedGraph, runner: Runner) -> Runner:
+    """An ATen graph has its casts in it and needs no gradients: where the captured call ran inside
+    autocast, or with grad mode on for inputs that require grad (but outputs that do not), those modes
+    are switched off around it. Both are guarded by the tracer, so they are known here."""
+    contexts: list[Callable[[], Any]] = []
+    tensors = [value for value in captured.real_inputs if isinstance(value, torch.Tensor)]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        contexts.append(torch.no_grad)
+    contexts += [
+        lambda device=device: torch.autocast(device, enabled=False)  # type: ignore[misc]
+        for device in {tensor.device.type for tensor in tensors}
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    ]
+    for context in contexts:
+        runner = _inside(context, runner)
+    return runner
+
+
+def _inside(context: Callable[[], Any], runner: Runner) -> Runner:
+    def run(inputs: list[Any]) -> Sequence[Any]:
+        with context():
+            return runner(inputs)
+
+    fallback = fallback_of(runner)
+    return _marked(run, fallback) if fallback else run
+
+
