@@ -21,6 +21,7 @@ swap the class of the root module itself): apply those before compiling.
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
 import inspect
 import types
@@ -60,7 +61,7 @@ def share(module: M, replace: Replace, mark: MarkMethod) -> M:
         "__qualname__": cls.__qualname__,
         "__doc__": cls.__doc__,
         SHARED: module,
-        "__reduce_ex__": lambda self, protocol: _plain(self).__reduce_ex__(protocol),
+        "__reduce_ex__": lambda self, protocol: _reduce(_plain(self), protocol),
         "__copy__": lambda self: copy.copy(_plain(self)),
         "__deepcopy__": lambda self, memo: copy.deepcopy(_plain(self), memo),
     }
@@ -99,6 +100,22 @@ def _plain(module: nn.Module) -> nn.Module:
         original = object.__new__(type(getattr(type(module), SHARED)))
         object.__setattr__(original, "__dict__", module.__dict__)
     return original
+
+
+def _reduce(original: nn.Module, protocol: Any) -> Any:
+    """How `original` is pickled, when it is found under another object.
+
+    pickle refuses ``copyreg.__newobj__`` for a class that is not the pickled object's own, so the same
+    construction is spelled with a function that it does not look into. What it writes loads without
+    tracer_core.
+    """
+    reduced = original.__reduce_ex__(protocol)
+    if isinstance(reduced, str) or reduced[0] is not copyreg.__newobj__:  # type: ignore[attr-defined]
+        return reduced
+    cls, *arguments = reduced[1]
+    if cls.__new__ is object.__new__:
+        return (copyreg._reconstructor, (cls, object, None), *reduced[2:])  # type: ignore[attr-defined]
+    return (cls.__new__, (cls, *arguments), *reduced[2:])
 
 
 def _method(
