@@ -15,6 +15,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -34,9 +35,11 @@ FORMAT = b"tcso0001"
 _FOOTER = len(FORMAT) + 16 + 32  # format, processor digest, SHA-256
 
 INCLUDE_DIR = Path(__file__).resolve().parent.parent / "codegen" / "cpp"
-PRELUDE = INCLUDE_DIR / "prelude.h"
 
 _COMPILE_SECONDS = 600
+
+#: The prelude's vector forms of these cost compile time, so only texts that use them get them.
+_TRIG = re.compile(r"\btc_(sin|cos|tan)\(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,19 @@ class Library:
     def function(self, name: str, nargs: int) -> Callable[..., None]:
         """A callable for ``TC_EXPORT void name(const int64_t* a)`` taking `nargs` tensors or ints.
 
-        A tensor is passed as its data pointer. The GIL is released during the call.
+        A tensor is passed as its data pointer. The GIL is released during the call. What a kernel reported
+        by ``tc_fail`` is raised: IndexError for a bad index, RuntimeError for an integer division by zero.
         """
         from inductor_backend.runtime.launch import launcher  # the launcher is itself built by this module
 
-        return launcher(self.address(name), nargs, name, keep_alive=self)
+        return launcher(self.address(name), nargs, name, self._error_flag(), keep_alive=self)
+
+    def _error_flag(self) -> int:
+        """Address of the prelude's ``tc_error``; 0 in a library built without the prelude."""
+        try:
+            return ctypes.addressof(ctypes.c_int.in_dll(self.handle, "tc_error"))
+        except ValueError:
+            return 0
 
     def read_binary(self) -> bytes:
         """The entry as bytes, for `load_binary` in another process on the same kind of processor."""
@@ -143,7 +154,8 @@ def _key(sources: Sequence[str], tools: Toolchain) -> str:
 
 @functools.cache
 def _prelude_digest() -> str:
-    return hashlib.sha256(PRELUDE.read_bytes()).hexdigest()
+    headers = sorted(INCLUDE_DIR.glob("*.h"))
+    return hashlib.sha256(b"\0".join(header.read_bytes() for header in headers)).hexdigest()
 
 
 def cache_directory() -> tuple[Path, str]:
@@ -256,10 +268,14 @@ def _compile(sources: Sequence[str], tools: Toolchain, directory: Path, name: st
             units.append(unit)
         target = work / "out.so"
         base = [tools.path, *tools.flags, f"-I{INCLUDE_DIR}"]
+        heads = [base + (["-DTC_TRIG"] if _TRIG.search(text) else []) for text in sources]
         if len(units) == 1:
-            commands = [[*base, str(units[0]), "-o", str(target), *tools.link_flags]]
+            commands = [[*heads[0], str(units[0]), "-o", str(target), *tools.link_flags]]
         else:
-            commands = [[*base, "-c", str(unit), "-o", str(unit.with_suffix(".o"))] for unit in units]
+            commands = [
+                [*head, "-c", str(unit), "-o", str(unit.with_suffix(".o"))]
+                for head, unit in zip(heads, units, strict=True)
+            ]
         _run_all(commands, units, directory, name)
         if len(units) > 1:
             objects = [str(unit.with_suffix(".o")) for unit in units]

@@ -27,7 +27,7 @@ struct PyObject; typedef intptr_t ssize;
 typedef PyObject* (*FastCall)(PyObject* self, PyObject* const* args, ssize n);
 struct MethodDef { const char* name; FastCall call; int flags; const char* doc; };   // PyMethodDef (stable ABI)
 extern "C" {
-extern PyObject* PyExc_TypeError;
+extern PyObject *PyExc_TypeError, *PyExc_IndexError, *PyExc_RuntimeError;
 PyObject* PyCFunction_NewEx(MethodDef*, PyObject*, PyObject*);
 PyObject* PyObject_VectorcallMethod(PyObject* name, PyObject* const* args, size_t n, PyObject* names);
 PyObject* PyUnicode_InternFromString(const char*);
@@ -38,7 +38,7 @@ PyObject* Py_BuildValue(const char*, ...);
 void* PyEval_SaveThread(); void PyEval_RestoreThread(void*); void Py_DecRef(PyObject*);
 PyObject* PyObject_Type(PyObject*);
 }
-struct Launch { void (*function)(const int64_t*); ssize nargs; char name[64]; };
+struct Launch { void (*function)(const int64_t*); ssize nargs; int* error; char name[64]; };
 static PyObject* data_ptr;
 static PyObject* type_of_int;
 
@@ -67,6 +67,11 @@ static PyObject* call(PyObject* self, PyObject* const* args, ssize n) {
     void* state = PyEval_SaveThread();
     launch->function(a);
     PyEval_RestoreThread(state);
+    if (launch->error && __builtin_expect(*launch->error, 0)) {
+        int code = __atomic_exchange_n(launch->error, 0, __ATOMIC_RELAXED);
+        if (code == 1) return PyErr_Format(PyExc_IndexError, "index out of range in self");
+        if (code == 2) return PyErr_Format(PyExc_RuntimeError, "ZeroDivisionError");
+    }
     return Py_BuildValue("");              // None
 }
 
@@ -81,20 +86,26 @@ extern "C" __attribute__((visibility("default"))) PyObject* tc_launcher(PyObject
 
 
 class _Record(ctypes.Structure):
-    _fields_ = (("function", ctypes.c_void_p), ("nargs", ctypes.c_ssize_t), ("name", ctypes.c_char * 64))
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("nargs", ctypes.c_ssize_t),
+        ("error", ctypes.c_void_p),
+        ("name", ctypes.c_char * 64),
+    )
 
 
 class _Make(Protocol):
     def __call__(self, record: tuple[Any, ...], int_class: type) -> Callable[..., None]: ...
 
 
-def launcher(address: int, nargs: int, name: str, keep_alive: object) -> Callable[..., None]:
+def launcher(address: int, nargs: int, name: str, error: int, keep_alive: object) -> Callable[..., None]:
     """A callable of exactly `nargs` tensors or ints for the function at `address`.
 
     It raises TypeError on a wrong number of arguments, AttributeError on an argument that is neither an
-    int nor has ``data_ptr()``, OverflowError on an int beyond 64 bits. keep_alive: the library.
+    int nor has ``data_ptr()``, OverflowError on an int beyond 64 bits, and what the kernel reported in the
+    int at address `error` (see ``tc_fail``). keep_alive: the library.
     """
-    record = _Record(address, nargs, name.encode()[:63])
+    record = _Record(address, nargs, error, name.encode()[:63])
     return _make()((bytes(record), keep_alive), int)
 
 

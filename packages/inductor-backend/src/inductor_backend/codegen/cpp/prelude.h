@@ -1,7 +1,436 @@
+// What every kernel may call. Self-contained: compiles in a fraction of a second.
+//
+// Goes in: scalars. Comes out: scalars. Always holds: functions marked [v] have no branch, so GCC
+// turns a `#pragma omp simd` loop over them into vector code; NaN, infinities, -0.0 and denormals come out
+// as in eager. Errors in ulp are the greatest found over all exponents, both signs, against float64 (the test
+// tests/inductor_runtime/test_prelude.py holds them); float64 forms are libm's, right but not vectorised.
+//
+//   exponentials  tc_exp[v] tc_exp2[v] tc_expm1[v] tc_log[v] tc_log2[v] tc_log10[v] tc_log1p[v] tc_pow[v]
+//   trigonometry  tc_sin[v] tc_cos[v] tc_tan[v] tc_asin tc_acos tc_atan tc_atan2 tc_sinh tc_cosh tc_asinh tc_acosh tc_atanh
+//   activations   tc_tanh[v] tc_sigmoid[v] tc_erf[v] tc_erfc tc_gelu_erf[v] tc_gelu_tanh[v] tc_silu[v] tc_softplus[v] tc_relu[v]
+//   roots         tc_sqrt[v] tc_rsqrt[v]
+//   rounding      tc_floor[v] tc_ceil[v] tc_trunc[v] tc_round[v] (half to even)
+//   comparing     tc_max[v] tc_min[v] (NaN propagates) tc_sign[v] tc_abs[v] tc_isnan[v] tc_isinf[v] tc_clamp[v]
+//   division      tc_floordiv tc_mod (Python's sign rule)  tc_truncdiv tc_fmod (C's)
+//   16-bit types  tc_bf16[v] tc_half[v]: storage only; tc_load(p, i) -> float, tc_store(p, i, value)
+//   memory        tc_atomic_add(pointer, value)   tc_index(i, size): wraps negatives, reports bad indices
+//   statistics    tc_welford { mean, m2, weight }  .add(x)  tc_welford_combine(a, b)
+//   errors        tc_fail(code): the launcher raises after the call (TC_BAD_INDEX, TC_ZERO_DIVISION)
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <algorithm>
+
 #define TC_EXPORT extern "C" __attribute__((visibility("default")))
+#define TC_INLINE static inline __attribute__((always_inline))
+#define TC_NAN_F (__builtin_nanf(""))
+#define TC_INF_F (__builtin_inff())
+
+// ---- errors that a kernel meets while it runs: remembered here, raised by the launcher
+#define TC_BAD_INDEX 1
+#define TC_ZERO_DIVISION 2
+extern "C" {
+__attribute__((visibility("default"), weak)) int tc_error = 0;
+}
+TC_INLINE void tc_fail(int code) { __atomic_store_n(&tc_error, code, __ATOMIC_RELAXED); }
+// An index into a dimension of `size`: negative ones count from the end; a bad one is reported and read as 0.
+TC_INLINE int64_t tc_index(int64_t i, int64_t size) {
+    i += i < 0 ? size : 0;
+    if (__builtin_expect((uint64_t)i >= (uint64_t)size, 0)) { tc_fail(TC_BAD_INDEX); return 0; }
+    return i;
+}
+
+// ---- bits
+TC_INLINE uint32_t tc_bits(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
+TC_INLINE float tc_float(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
+TC_INLINE uint64_t tc_bits64(double x) { uint64_t u; memcpy(&u, &x, 8); return u; }
+TC_INLINE double tc_double(uint64_t u) { double x; memcpy(&x, &u, 8); return x; }
+TC_INLINE float tc_copysign(float x, float s) { return tc_float((tc_bits(x) & 0x7fffffffu) | (tc_bits(s) & 0x80000000u)); }
+TC_INLINE double tc_copysign(double x, double s) { return __builtin_copysign(x, s); }
+TC_INLINE float tc_power_of_two(int32_t n) { return tc_float((uint32_t)(n + 127) << 23); }  // -126 <= n <= 127
+TC_INLINE float tc_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+TC_INLINE double tc_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+
+// ---- comparing, rounding, roots: exact
+TC_INLINE float tc_abs(float x) { return __builtin_fabsf(x); }
+TC_INLINE double tc_abs(double x) { return __builtin_fabs(x); }
+template <class T> TC_INLINE T tc_abs(T x) { return x < 0 ? -x : x; }
+TC_INLINE bool tc_isnan(float x) { return x != x; }
+TC_INLINE bool tc_isnan(double x) { return x != x; }
+TC_INLINE bool tc_isinf(float x) { return tc_abs(x) == TC_INF_F; }
+TC_INLINE bool tc_isinf(double x) { return tc_abs(x) == __builtin_inf(); }
+template <class T> TC_INLINE T tc_max(T a, T b) { return a > b || a != a ? a : b; }
+template <class T> TC_INLINE T tc_min(T a, T b) { return a < b || a != a ? a : b; }
+template <class T> TC_INLINE T tc_clamp(T x, T low, T high) { return tc_min(tc_max(x, low), high); }
+template <class T> TC_INLINE T tc_relu(T x) { return T(0) > x ? T(0) : x; }  // one max instruction; NaN stays
+template <class T> TC_INLINE T tc_sign(T x) { return T((T(0) < x) - (x < T(0))); }
+TC_INLINE float tc_floor(float x) { return __builtin_floorf(x); }
+TC_INLINE double tc_floor(double x) { return __builtin_floor(x); }
+TC_INLINE float tc_ceil(float x) { return __builtin_ceilf(x); }
+TC_INLINE double tc_ceil(double x) { return __builtin_ceil(x); }
+TC_INLINE float tc_trunc(float x) { return __builtin_truncf(x); }
+TC_INLINE double tc_trunc(double x) { return __builtin_trunc(x); }
+TC_INLINE float tc_round(float x) { return __builtin_rintf(x); }
+TC_INLINE double tc_round(double x) { return __builtin_rint(x); }
+TC_INLINE float tc_sqrt(float x) { return __builtin_sqrtf(x); }
+TC_INLINE double tc_sqrt(double x) { return __builtin_sqrt(x); }
+TC_INLINE float tc_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }  // 1.5 ulp
+TC_INLINE double tc_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+
+// ---- exponentials. Coefficients: tools/minimax.py.
+// (exp(r) - 1 - r) / r^2 on |r| <= ln(2)/2
+TC_INLINE float tc_exp_tail(float r) {
+    float p = 0x1.6d308ep-10f;
+    p = tc_fma(p, r, 0x1.120c38p-7f);
+    p = tc_fma(p, r, 0x1.555500p-5f);
+    p = tc_fma(p, r, 0x1.5554dcp-3f);
+    return tc_fma(p, r, 0.5f);
+}
+// 2^n for -252 <= n <= 254 applied to p, with one rounding where the result is denormal
+TC_INLINE float tc_scale(float p, int32_t n) {
+    int32_t half = n >> 1;
+    return p * tc_power_of_two(half) * tc_power_of_two(n - half);
+}
+// exp(x) = 2^n exp(r), r = x - n ln 2. 1.0 ulp
+TC_INLINE float tc_exp(float x) {
+    float c = x < -105.0f ? -105.0f : x;
+    c = c > 90.0f ? 90.0f : c;
+    float n = __builtin_rintf(c * 0x1.715476p+0f);
+    float r = tc_fma(n, -0x1.62e43p-1f, c);
+    r = tc_fma(n, 0x1.05c610p-29f, r);
+    return tc_scale(tc_fma(r * r, tc_exp_tail(r), r) + 1.0f, (int32_t)n);
+}
+// 2^x = 2^n 2^r; n is exact here. 1.0 ulp
+TC_INLINE float tc_exp2(float x) {
+    float c = x < -152.0f ? -152.0f : x;
+    c = c > 129.0f ? 129.0f : c;
+    float n = __builtin_rintf(c), r = c - n;
+    float p = 0x1.de5ecap-17f;
+    p = tc_fma(p, r, 0x1.4419d0p-13f);
+    p = tc_fma(p, r, 0x1.5da690p-10f);
+    p = tc_fma(p, r, 0x1.3b2a52p-7f);
+    p = tc_fma(p, r, 0x1.c6b06ep-5f);
+    p = tc_fma(p, r, 0x1.ebfbe0p-3f);
+    p = tc_fma(p, r, 0x1.62e430p-1f);
+    return tc_scale(tc_fma(p, r, 1.0f), (int32_t)n);
+}
+// exp(x) - 1 = 2 (s expm1(r) + (s - 1/2)) with s = 2^(n-1). 1.5 ulp
+TC_INLINE float tc_expm1(float x) {
+    float c = x < -30.0f ? -30.0f : x;
+    c = c > 90.0f ? 90.0f : c;
+    float n = __builtin_rintf(c * 0x1.715476p+0f);
+    float r = tc_fma(n, -0x1.62e43p-1f, c);
+    r = tc_fma(n, 0x1.05c610p-29f, r);
+    float e = tc_fma(r * r, tc_exp_tail(r), r);
+    float h = n > 128.0f ? 128.0f : n;  // 2^(n-1) stays finite; above, twice it is infinite as it should be
+    float s = tc_power_of_two((int32_t)h - 1);
+    float y = 2.0f * tc_fma(s, e, s - 0.5f);
+    y = n > 128.0f ? TC_INF_F : y;
+    return tc_abs(x) < 0x1p-24f ? x : y;
+}
+// x = m 2^e with sqrt(1/2) <= m < sqrt(2), denormals too; f = m - 1 and
+// tail = log(1 + f) - f. Only for finite x > 0.
+struct tc_log_parts { float e, f, tail; };
+TC_INLINE tc_log_parts tc_split_log(float x) {
+    bool tiny = x < 0x1p-126f;
+    float y = tiny ? x * 0x1p23f : x;
+    int32_t b = (int32_t)tc_bits(y) - 0x3f3504f3;
+    int32_t e = b >> 23;
+    float f = tc_float((uint32_t)((b & 0x7fffff) + 0x3f3504f3)) - 1.0f;
+    float p = 0x1.24bac2p-4f;
+    p = tc_fma(p, f, -0x1.d9bfccp-4f);
+    p = tc_fma(p, f, 0x1.dd9aaep-4f);
+    p = tc_fma(p, f, -0x1.fc6382p-4f);
+    p = tc_fma(p, f, 0x1.23d80ep-3f);
+    p = tc_fma(p, f, -0x1.555ea6p-3f);
+    p = tc_fma(p, f, 0x1.999d3ep-3f);
+    p = tc_fma(p, f, -0x1.fffff2p-3f);
+    p = tc_fma(p, f, 0x1.555554p-2f);
+    float q = f * f;
+    return {(float)(e - (tiny ? 23 : 0)), f, tc_fma(q, p * f, -0.5f * q)};
+}
+TC_INLINE float tc_log_ends(float x, float y) {  // the values at and beyond the ends of (0, inf)
+    y = x == TC_INF_F ? x : y;
+    y = x == 0.0f ? -TC_INF_F : y;
+    return x < 0.0f || x != x ? TC_NAN_F : y;
+}
+// log(x) = e ln 2 + f + tail. 1.0 ulp
+TC_INLINE float tc_log(float x) {
+    tc_log_parts s = tc_split_log(x);
+    float low = tc_fma(s.e, -0x1.05c610p-29f, s.tail);
+    return tc_log_ends(x, tc_fma(s.e, 0x1.62e43p-1f, s.f + low));
+}
+// 1.5 ulp
+TC_INLINE float tc_log2(float x) {
+    tc_log_parts s = tc_split_log(x);
+    float low = tc_fma(s.f + s.tail, 0x1.4ae0cp-26f, s.tail * 0x1.715476p+0f);
+    return tc_log_ends(x, s.e + tc_fma(s.f, 0x1.715476p+0f, low));
+}
+// 2.0 ulp
+TC_INLINE float tc_log10(float x) {
+    tc_log_parts s = tc_split_log(x);
+    float low = tc_fma(s.f + s.tail, -0x1.5b235ep-27f, s.tail * 0x1.bcb7b2p-2f);
+    low = tc_fma(s.e, -0x1.ec10cp-27f, low);
+    return tc_log_ends(x, tc_fma(s.e, 0x1.344136p-2f, tc_fma(s.f, 0x1.bcb7b2p-2f, low)));
+}
+// log(1 + x) = log(u) + (x - (u - 1)) / u with u = 1 + x rounded. 1.5 ulp
+TC_INLINE float tc_log1p(float x) {
+    float u = 1.0f + x;
+    float lost = x - (u - 1.0f);
+    tc_log_parts s = tc_split_log(u);
+    float low = tc_fma(s.e, -0x1.05c610p-29f, s.tail) + lost / u;
+    float y = tc_fma(s.e, 0x1.62e43p-1f, s.f + low);
+    y = tc_log_ends(u, y);
+    return tc_abs(x) < 0x1p-25f ? x : y;
+}
+TC_INLINE double tc_exp(double x) { return __builtin_exp(x); }
+TC_INLINE double tc_exp2(double x) { return __builtin_exp2(x); }
+TC_INLINE double tc_expm1(double x) { return __builtin_expm1(x); }
+TC_INLINE double tc_log(double x) { return __builtin_log(x); }
+TC_INLINE double tc_log2(double x) { return __builtin_log2(x); }
+TC_INLINE double tc_log10(double x) { return __builtin_log10(x); }
+TC_INLINE double tc_log1p(double x) { return __builtin_log1p(x); }
+
+// pow(x, y) = 2^(y log2|x|) in double, so one rounding: 0.6 ulp. log2(m) = s P(s^2), s = (m - 1) / (m + 1).
+TC_INLINE float tc_pow(float x, float y) {
+    float ax = tc_abs(x);
+    uint64_t b = tc_bits64((double)ax) - 0x3fe6a09e667f3bcdull;
+    int64_t e = (int64_t)b >> 52;
+    double m = tc_double((b & 0xfffffffffffffull) + 0x3fe6a09e667f3bcdull);
+    double s = (m - 1.0) / (m + 1.0), q = s * s;
+    double p = 0x1.21cec033411c7p-2;
+    p = tc_fma(p, q, 0x1.47935d155430dp-2);
+    p = tc_fma(p, q, 0x1.a61a3a5128c27p-2);
+    p = tc_fma(p, q, 0x1.2776c285c1433p-1);
+    p = tc_fma(p, q, 0x1.ec709dc54722ep-1);
+    p = tc_fma(p, q, 0x1.71547652b824cp+1);
+    double l = tc_fma(p, s, (double)(int32_t)e);
+    l = ax == 0.0f ? -1e300 : l;
+    l = ax == TC_INF_F ? 1e300 : l;
+    double t = (double)y * l;
+    t = t < -200.0 ? -200.0 : t;
+    t = t > 200.0 ? 200.0 : t;
+    double n = __builtin_rint(t), r = t - n;
+    double z = 0x1.00dd491c8a1cdp-16;
+    z = tc_fma(z, r, 0x1.446deabb81ebap-13);
+    z = tc_fma(z, r, 0x1.5d874427bf7b0p-10);
+    z = tc_fma(z, r, 0x1.3b29d6ec30284p-7);
+    z = tc_fma(z, r, 0x1.c6b08dd83dd36p-5);
+    z = tc_fma(z, r, 0x1.ebfbe0ac321b7p-3);
+    z = tc_fma(z, r, 0x1.62e42fef844e2p-1);
+    z = tc_fma(z, r, 0x1.ffffffffa59c8p-1);
+    float v = (float)(z * tc_double((uint64_t)(int64_t)((int32_t)n + 1023) << 52));
+    float half = y * 0.5f;
+    bool whole = __builtin_rintf(y) == y, odd = whole & (__builtin_rintf(half) != half);
+    bool negative = (int32_t)tc_bits(x) < 0;
+    v = negative & !whole & (ax != 0.0f) & (ax != TC_INF_F) ? TC_NAN_F : v;
+    v = negative & odd ? -v : v;
+    v = (x != x) | (y != y) ? TC_NAN_F : v;
+    v = (ax == 1.0f) & (y - y != 0.0f) & (y == y) ? 1.0f : v;
+    return (x == 1.0f) | (y == 0.0f) ? 1.0f : v;
+}
+TC_INLINE double tc_pow(double x, double y) { return __builtin_pow(x, y); }
+TC_INLINE int64_t tc_pow(int64_t x, int64_t y) {  // y < 0: 1 and -1 are exact, others 0, as eager
+    if (y < 0) return x == 1 ? 1 : x == -1 ? (y & 1 ? -1 : 1) : 0;
+    uint64_t r = 1, b = (uint64_t)x;
+    for (; y; y >>= 1, b *= b) if (y & 1) r *= b;
+    return (int64_t)r;
+}
+
+// ---- activations
+// |x| > 0.62: 1 - 2 / (exp(2|x|) + 1); else x + x^3 P(x^2). 1.5 ulp
+TC_INLINE float tc_tanh(float x) {
+    float a = tc_abs(x), s = x * x;
+    float c = a > 10.0f ? 10.0f : a;
+    float large = tc_copysign(1.0f - 2.0f / (tc_exp(c + c) + 1.0f), x);
+    float p = 0x1.37c564p-9f;
+    p = tc_fma(p, s, -0x1.14a88ep-7f);
+    p = tc_fma(p, s, 0x1.6556e6p-6f);
+    p = tc_fma(p, s, -0x1.ba18900p-5f);
+    p = tc_fma(p, s, 0x1.111134p-3f);
+    p = tc_fma(p, s, -0x1.555556p-2f);
+    float small = tc_copysign(tc_fma(p * s, x, x), x);  // the sum would lose -0.0
+    float y = a > 0.625f ? large : small;
+    return x != x ? x : y;
+}
+TC_INLINE double tc_tanh(double x) { return __builtin_tanh(x); }
+TC_INLINE float tc_sigmoid(float x) {  // from exp(-|x|), which cannot overflow. 2.5 ulp, denormal results too
+    float z = tc_exp(-tc_abs(x));
+    return (x < 0.0f ? z : 1.0f) / (1.0f + z);
+}
+TC_INLINE double tc_sigmoid(double x) { return 1.0 / (1.0 + tc_exp(-x)); }
+TC_INLINE float tc_silu(float x) { return x / (1.0f + tc_exp(-x)); }
+TC_INLINE double tc_silu(double x) { return x / (1.0 + tc_exp(-x)); }
+// |x| < 0.93: x + x P(x^2); else 1 - exp(-t Q(t)), t = |x| <= 4. 1.5 ulp
+TC_INLINE float tc_erf(float x) {
+    float a = tc_abs(x), s = x * x;
+    float p = 0x1.5abbd2p-14f;
+    p = tc_fma(p, s, -0x1.a99766p-11f);
+    p = tc_fma(p, s, 0x1.54b3eep-8f);
+    p = tc_fma(p, s, -0x1.b80c46p-6f);
+    p = tc_fma(p, s, 0x1.ce2de8p-4f);
+    p = tc_fma(p, s, -0x1.812742p-2f);
+    p = tc_fma(p, s, 0x1.06eba8p-3f);
+    float small = tc_fma(p, x, x);
+    float t = a > 4.0f ? 4.0f : a;
+    float q = 0x1.4a7814p-23f;
+    q = tc_fma(q, t, -0x1.f25640p-19f);
+    q = tc_fma(q, t, 0x1.3cd29ap-15f);
+    q = tc_fma(q, t, -0x1.9ac14cp-13f);
+    q = tc_fma(q, t, 0x1.72865cp-12f);
+    q = tc_fma(q, t, 0x1.294960p-9f);
+    q = tc_fma(q, t, -0x1.6897fcp-6f);
+    q = tc_fma(q, t, 0x1.ad9030p-4f);
+    q = tc_fma(q, t, 0x1.457fd6p-1f);
+    q = tc_fma(q, t, 0x1.20e7fcp+0f);
+    float large = tc_copysign(1.0f - tc_exp(-t * q), x);
+    float y = a > 0.93f ? large : small;
+    return x != x ? x : y;
+}
+TC_INLINE double tc_erf(double x) { return __builtin_erf(x); }
+TC_INLINE float tc_erfc(float x) { return __builtin_erfcf(x); }
+TC_INLINE double tc_erfc(double x) { return __builtin_erfc(x); }
+template <class T> TC_INLINE T tc_gelu_erf(T x) { return x * T(0.5) * (T(1) + tc_erf(x * T(0.70710678118654752440))); }
+template <class T> TC_INLINE T tc_gelu_tanh(T x) {
+    T inner = T(0.79788456080286535588) * (x + T(0.044715) * (x * x * x));
+    return T(0.5) * x * (T(1) + tc_tanh(inner));
+}
+template <class T> TC_INLINE T tc_softplus(T x) {  // log(1 + exp(x)), without overflow
+    return tc_max(x, T(0)) + tc_log1p(tc_exp(-tc_abs(x)));
+}
+
+// ---- trigonometry. A vectorised loop calls the vector variants below: r = x - q pi/2 in three fused steps,
+// right for |x| < 30000; a vector with any greater value goes to libm lane by lane. 1.5 ulp (tan 2.4)
+// (build_cpp defines TC_TRIG for the texts that use them: 0.15 s of compile time otherwise saved.)
+#if defined(TC_TRIG) && defined(__x86_64__) && !defined(__clang__)
+#define TC_SIMD_CALL __attribute__((simd("notinbranch"), const, nothrow, visibility("hidden")))
+extern "C" {
+TC_SIMD_CALL float tc_sin_f32(float);
+TC_SIMD_CALL float tc_cos_f32(float);
+TC_SIMD_CALL float tc_tan_f32(float);
+}
+TC_INLINE float tc_sin(float x) { return tc_sin_f32(x); }
+TC_INLINE float tc_cos(float x) { return tc_cos_f32(x); }
+TC_INLINE float tc_tan(float x) { return tc_tan_f32(x); }
+#include "prelude_trig.h"
+#else
+TC_INLINE float tc_sin(float x) { return __builtin_sinf(x); }
+TC_INLINE float tc_cos(float x) { return __builtin_cosf(x); }
+TC_INLINE float tc_tan(float x) { return __builtin_tanf(x); }
+#endif
+
+#define TC_LIBM(name)                                              \
+    TC_INLINE float tc_##name(float x) { return __builtin_##name##f(x); } \
+    TC_INLINE double tc_##name(double x) { return __builtin_##name(x); }
+TC_LIBM(asin) TC_LIBM(acos) TC_LIBM(atan) TC_LIBM(sinh) TC_LIBM(cosh) TC_LIBM(asinh) TC_LIBM(acosh) TC_LIBM(atanh)
+TC_INLINE double tc_sin(double x) { return __builtin_sin(x); }
+TC_INLINE double tc_cos(double x) { return __builtin_cos(x); }
+TC_INLINE double tc_tan(double x) { return __builtin_tan(x); }
+TC_INLINE float tc_atan2(float y, float x) { return __builtin_atan2f(y, x); }
+TC_INLINE double tc_atan2(double y, double x) { return __builtin_atan2(y, x); }
+
+// ---- division. Integers: a zero divisor is reported (eager raises too) and never traps.
+template <class T> TC_INLINE T tc_divisor(T b) {
+    if (__builtin_expect(b == 0, 0)) { tc_fail(TC_ZERO_DIVISION); return 1; }
+    return b;
+}
+template <class T> TC_INLINE T tc_truncdiv(T a, T b) {
+    b = tc_divisor(b);
+    return b == T(-1) ? T(0) - a : a / b;  // the least integer / -1 traps on x86
+}
+template <class T> TC_INLINE T tc_fmod(T a, T b) {
+    b = tc_divisor(b);
+    return b == T(-1) ? T(0) : a % b;
+}
+template <class T> TC_INLINE T tc_mod(T a, T b) {
+    T r = tc_fmod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+template <class T> TC_INLINE T tc_floordiv(T a, T b) {
+    T q = tc_truncdiv(a, b), r = tc_fmod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? q - 1 : q;
+}
+TC_INLINE float tc_truncdiv(float a, float b) { return tc_trunc(a / b); }
+TC_INLINE double tc_truncdiv(double a, double b) { return tc_trunc(a / b); }
+TC_INLINE float tc_fmod(float a, float b) { return __builtin_fmodf(a, b); }
+TC_INLINE double tc_fmod(double a, double b) { return __builtin_fmod(a, b); }
+template <class T> TC_INLINE T tc_float_mod(T a, T b) {
+    T r = tc_fmod(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+template <class T> TC_INLINE T tc_float_floordiv(T a, T b) {  // Python's float.__floordiv__
+    if (b == 0) return a / b;
+    T r = tc_fmod(a, b), q = (a - r) / b;
+    if (r != 0 && (b < 0) != (r < 0)) q -= T(1);
+    if (q == 0) return tc_copysign(T(0), a / b);
+    T f = tc_floor(q);
+    return q - f > T(0.5) ? f + T(1) : f;
+}
+TC_INLINE float tc_mod(float a, float b) { return tc_float_mod(a, b); }
+TC_INLINE double tc_mod(double a, double b) { return tc_float_mod(a, b); }
+TC_INLINE float tc_floordiv(float a, float b) { return tc_float_floordiv(a, b); }
+TC_INLINE double tc_floordiv(double a, double b) { return tc_float_floordiv(a, b); }
+
+// ---- 16-bit storage types. Conversions round to nearest even; NaN stays NaN.
+struct tc_bf16 { uint16_t bits; };
+struct tc_half { uint16_t bits; };
+TC_INLINE float tc_to_float(tc_bf16 x) { return tc_float((uint32_t)x.bits << 16); }
+TC_INLINE tc_bf16 tc_to_bf16(float x) {
+    uint32_t u = tc_bits(x);
+    uint32_t r = (u + 0x7fffu + ((u >> 16) & 1)) >> 16;
+    return {(uint16_t)(x != x ? 0x7fc0u : r)};
+}
+TC_INLINE float tc_to_float(tc_half x) {
+    uint32_t magnitude = (uint32_t)(x.bits & 0x7fff) << 13, sign = (uint32_t)(x.bits & 0x8000) << 16;
+    float y = tc_float(magnitude) * 0x1p112f;  // moves the exponent; half's denormals become normal
+    uint32_t u = magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : tc_bits(y);
+    return tc_float(u | sign);
+}
+TC_INLINE tc_half tc_to_half(float x) {
+    uint32_t u = tc_bits(x), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
+    uint32_t small = tc_bits(tc_float(a) + 0.5f) - 0x3f000000u;               // below 2^-14: adding 1/2 rounds at half's last bit
+    uint32_t normal = (a - 0x38000000u + 0xfffu + ((a >> 13) & 1)) >> 13;      // rounds; may carry into infinity, as it should
+    uint32_t r = a < 0x38800000u ? small : normal;
+    r = a >= 0x47800000u ? 0x7c00u : r;
+    r = a > 0x7f800000u ? 0x7e00u : r;
+    return {(uint16_t)(r | sign)};
+}
+TC_INLINE float tc_load(const tc_bf16* p, int64_t i) { return tc_to_float(p[i]); }
+TC_INLINE float tc_load(const tc_half* p, int64_t i) { return tc_to_float(p[i]); }
+template <class T> TC_INLINE T tc_load(const T* p, int64_t i) { return p[i]; }
+TC_INLINE void tc_store(tc_bf16* p, int64_t i, float value) { p[i] = tc_to_bf16(value); }
+TC_INLINE void tc_store(tc_half* p, int64_t i, float value) { p[i] = tc_to_half(value); }
+template <class T, class V> TC_INLINE void tc_store(T* p, int64_t i, V value) { p[i] = (T)value; }
+
+// ---- adding to memory that other threads add to
+template <class T> TC_INLINE T tc_sum_of(T a, T b) { return a + b; }
+TC_INLINE tc_bf16 tc_sum_of(tc_bf16 a, tc_bf16 b) { return tc_to_bf16(tc_to_float(a) + tc_to_float(b)); }
+TC_INLINE tc_half tc_sum_of(tc_half a, tc_half b) { return tc_to_half(tc_to_float(a) + tc_to_float(b)); }
+template <class T> TC_INLINE void tc_atomic_add(T* address, T value) {
+    T old, sum;
+    __atomic_load(address, &old, __ATOMIC_RELAXED);
+    do sum = tc_sum_of(old, value);
+    while (!__atomic_compare_exchange(address, &old, &sum, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+
+// ---- mean and sum of squared differences in one pass (Welford; combining: Chan, Golub, LeVeque 1979)
+template <class T> struct tc_welford {
+    T mean = 0, m2 = 0, weight = 0;
+    inline __attribute__((always_inline)) void add(T x) {
+        weight += T(1);
+        T d = x - mean;
+        mean += d / weight;
+        m2 += d * (x - mean);
+    }
+};
+template <class T> TC_INLINE tc_welford<T> tc_welford_combine(tc_welford<T> a, tc_welford<T> b) {
+    T w = a.weight + b.weight, d = b.mean - a.mean;
+    T share = w == T(0) ? T(0) : b.weight / w;
+    tc_welford<T> r;
+    r.mean = a.mean + d * share;
+    r.m2 = a.m2 + b.m2 + d * d * a.weight * share;
+    r.weight = w;
+    return r;
+}

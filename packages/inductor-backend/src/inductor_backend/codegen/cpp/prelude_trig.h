@@ -1,0 +1,96 @@
+// Vector variants of sin, cos and tan for float32, included by prelude.h.
+//
+// GCC calls these by their mangled names (x86-64 vector function ABI: `_ZGV<isa>N<lanes>v_<name>`) from loops
+// over tc_sin, tc_cos, tc_tan. They are functions, not inline text, for one reason: a vector that holds a value too large
+// for the fast reduction branches to libm, and a loop with such a branch in it would not be vectorised.
+#pragma once
+
+template <class V, class I> struct tc_trig {
+    static inline __attribute__((always_inline)) V fma(V a, V b, V c) { return a * b + c; }  // contracted
+    // r in [-pi/4, pi/4] and q with x = r + q pi/2
+    static inline __attribute__((always_inline)) V reduce(V x, I* q) {
+        V shifted = x * 0x1.45f306p-1f + 0x1.8p23f;  // adding 1.5 * 2^23 rounds to an integer in the low bits
+        *q = (I)shifted;
+        V n = shifted - 0x1.8p23f;
+        V r = x - n * 0x1.921fb4p+0f;  // pi/2 in three positive parts
+        r = r - n * 0x1.4442d0p-24f;
+        return r - n * 0x1.846988p-48f;
+    }
+    static inline __attribute__((always_inline)) V sine(V r, V s) {
+        V p = s * -0x1.9aaee2p-13f + 0x1.110bdep-7f;
+        p = p * s + -0x1.555552p-3f;
+        return (V)((I)(p * (s * r) + r) | ((I)r & INT32_MIN));  // the sign of -0.0 would be lost in the sum
+    }
+    static inline __attribute__((always_inline)) V cosine(V s) {
+        V p = s * 0x1.9bc37cp-16f + -0x1.6c1298p-10f;
+        p = p * s + 0x1.555554p-5f;
+        return p * (s * s) + (s * -0.5f + 1.0f);
+    }
+    static inline __attribute__((always_inline)) bool any(I mask) {
+        bool result = false;
+        for (unsigned i = 0; i < sizeof(V) / 4; i++) result |= mask[i] != 0;
+        return result;
+    }
+    static inline __attribute__((always_inline)) bool large(V x) {
+        I magnitude = (I)x & 0x7fffffff;
+        return any(magnitude > 0x46ea6000);  // |x| > 30000, infinity, NaN
+    }
+    template <float (*exact)(float)> static __attribute__((noinline)) V by_lane(V x) {
+        V y = x;
+        for (unsigned i = 0; i < sizeof(V) / 4; i++) y[i] = exact(x[i]);
+        return y;
+    }
+    // sin(x + turn pi/2)
+    static inline __attribute__((always_inline)) V wave(V x, int turn) {
+        I q;
+        V r = reduce(x, &q), s = r * r;
+        q += turn;
+        V y = (q & 1) != 0 ? cosine(s) : sine(r, s);
+        return (V)((I)y ^ (q & 2) << 30);
+    }
+    static inline __attribute__((always_inline)) V tangent(V x) {
+        I q;
+        V r = reduce(x, &q), s = r * r;
+        V p = s * 0x1.ff211ep-9f + 0x1.1b9958p-10f;  // (tan(r) - r) / r^3 in r^2
+        p = p * s + 0x1.48cac4p-7f;
+        p = p * s + 0x1.61db8cp-6f;
+        p = p * s + 0x1.ba5a18p-5f;
+        p = p * s + 0x1.11106ap-3f;
+        p = p * s + 0x1.555556p-2f;
+        V t = (V)((I)(p * (s * r) + r) | ((I)r & INT32_MIN));
+        return (q & 1) != 0 ? -1.0f / t : t;
+    }
+};
+TC_INLINE float tc_libm_sin(float x) { return __builtin_sinf(x); }
+TC_INLINE float tc_libm_cos(float x) { return __builtin_cosf(x); }
+TC_INLINE float tc_libm_tan(float x) { return __builtin_tanf(x); }
+
+#define TC_TRIG_VARIANT(isa, lanes)                                                                      \
+    typedef float tc_v##isa __attribute__((vector_size(lanes * 4)));                                     \
+    typedef int32_t tc_i##isa __attribute__((vector_size(lanes * 4)));                                   \
+    typedef tc_trig<tc_v##isa, tc_i##isa> tc_trig##isa;                                                  \
+    TC_TRIG_FUNCTION(isa, lanes, sin, tc_trig##isa::wave(x, 0), x)                                       \
+    TC_TRIG_FUNCTION(isa, lanes, cos, tc_trig##isa::wave(x, 1), x)                                       \
+    TC_TRIG_FUNCTION(isa, lanes, tan, tc_trig##isa::tangent(x), x)
+#define TC_TRIG_FUNCTION(isa, lanes, name, value, x)                                                     \
+    extern "C" __attribute__((weak, visibility("hidden"))) tc_v##isa _ZGV##isa##N##lanes##v_tc_##name##_f32(tc_v##isa x) { \
+        return __builtin_expect(tc_trig##isa::large(x), 0) ? tc_trig##isa::by_lane<tc_libm_##name>(x) : value; \
+    }
+TC_TRIG_VARIANT(b, 4)
+#ifdef __AVX__
+TC_TRIG_VARIANT(c, 8)
+#endif
+#ifdef __AVX2__
+TC_TRIG_VARIANT(d, 8)
+#endif
+#ifdef __AVX512F__
+TC_TRIG_VARIANT(e, 16)
+#endif
+// The scalar forms, under the names that the declarations in prelude.h have. Defined through another
+// declaration: a definition of the declared ones would make GCC emit vector variants of its own.
+#define TC_TRIG_SCALAR(name)                                                                             \
+    extern "C" float tc_scalar_##name(float) __asm__("tc_" #name "_f32");                                \
+    extern "C" __attribute__((weak, visibility("hidden"))) float tc_scalar_##name(float x) { return __builtin_##name##f(x); }
+TC_TRIG_SCALAR(sin)
+TC_TRIG_SCALAR(cos)
+TC_TRIG_SCALAR(tan)

@@ -1,0 +1,201 @@
+"""The vector math of the prelude against float64 over all of float32, and against eager's own error.
+
+In: every exponent, both signs, denormals, the special values, and each function's interesting range. What
+must hold: at most the ulp written here (and in the prelude's comments), special values as eager's.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from inductor_backend.runtime.build_cpp import Library, build
+
+INF = float("inf")
+SPECIAL = [0.0, -0.0, INF, -INF, float("nan"), 1.0, -1.0, 0.5, -0.5, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38]
+
+#: name -> (float64 reference, greatest error in ulp, extra range to look at closely)
+UNARY = {
+    "exp": (torch.exp, 1.1, (-104, 89)),
+    "exp2": (torch.exp2, 1.1, (-150, 128)),
+    "expm1": (torch.expm1, 1.6, (-20, 89)),
+    "log": (torch.log, 1.1, (0.3, 3)),
+    "log2": (torch.log2, 1.6, (0.3, 3)),
+    "log10": (torch.log10, 2.0, (0.3, 3)),
+    "log1p": (torch.log1p, 1.6, (-0.99, 3)),
+    "sin": (torch.sin, 1.6, (-100, 100)),
+    "cos": (torch.cos, 1.6, (-100, 100)),
+    "tan": (torch.tan, 2.4, (-100, 100)),
+    "tanh": (torch.tanh, 1.6, (-10, 10)),
+    "sigmoid": (torch.sigmoid, 2.6, (-20, 20)),
+    "erf": (torch.erf, 1.6, (-5, 5)),
+    "rsqrt": (torch.rsqrt, 1.6, (0, 10)),
+    "sqrt": (torch.sqrt, 0.51, (0, 10)),
+}
+EXACT = {
+    "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc, "round": torch.round,
+    "abs": torch.abs, "relu": torch.relu, "sign": torch.sign,
+}  # fmt: skip
+BINARY = {"max": torch.maximum, "min": torch.minimum, "floordiv": torch.floor_divide, "mod": torch.remainder,
+          "fmod": torch.fmod}  # fmt: skip
+
+
+def loop(name: str, ctype: str, call: str) -> str:
+    return (
+        f"TC_EXPORT void run_{name}(const int64_t* a) {{ const {ctype}* x = (const {ctype}*)a[0];"
+        f" const {ctype}* y = (const {ctype}*)a[1]; {ctype}* z = ({ctype}*)a[2]; int64_t n = a[3];\n"
+        f"#pragma omp simd\nfor (int64_t i = 0; i < n; i++) z[i] = {call}; }}\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def library() -> Library:
+    text = '#include "prelude.h"\n'
+    for name in (*UNARY, *EXACT):
+        text += loop(name, "float", f"tc_{name}(x[i])")
+    for name in (*BINARY, "pow"):
+        text += loop(name, "float", f"tc_{name}(x[i], y[i])")
+    for name in ("floordiv", "mod", "truncdiv", "fmod"):
+        text += loop(f"{name}_i64", "int64_t", f"tc_{name}(x[i], y[i])")
+    text += (
+        "TC_EXPORT void to_bf16(const int64_t* a) { for (int64_t i = 0; i < a[2]; i++)"
+        " tc_store((tc_bf16*)a[1], i, ((const float*)a[0])[i]); }\n"
+        "TC_EXPORT void to_half(const int64_t* a) { for (int64_t i = 0; i < a[2]; i++)"
+        " tc_store((tc_half*)a[1], i, ((const float*)a[0])[i]); }\n"
+        "TC_EXPORT void from_half(const int64_t* a) { for (int64_t i = 0; i < a[2]; i++)"
+        " ((float*)a[1])[i] = tc_load((const tc_half*)a[0], i); }\n"
+        "TC_EXPORT void from_bf16(const int64_t* a) { for (int64_t i = 0; i < a[2]; i++)"
+        " ((float*)a[1])[i] = tc_load((const tc_bf16*)a[0], i); }\n"
+        "TC_EXPORT void welford(const int64_t* a) { tc_welford<float> w[4]; const float* x = (const float*)a[0];"
+        " for (int64_t i = 0; i < a[2]; i++) w[i & 3].add(x[i]);"
+        " auto r = tc_welford_combine(tc_welford_combine(w[0], w[1]), tc_welford_combine(w[2], w[3]));"
+        " float* out = (float*)a[1]; out[0] = r.mean; out[1] = r.m2 / r.weight; out[2] = r.weight; }\n"
+        "TC_EXPORT void scatter(const int64_t* a) { float* out = (float*)a[0];\n"
+        "#pragma omp parallel for\nfor (int64_t i = 0; i < a[1]; i++) tc_atomic_add(out + i % 3, 1.0f); }\n"
+        "TC_EXPORT void take(const int64_t* a) { ((int64_t*)a[0])[0] = tc_index(a[1], a[2]); }\n"
+    )
+    return build([text], name="prelude_test")
+
+
+def every_exponent() -> torch.Tensor:
+    """Every exponent, 4,096 mantissas each, both signs, and the special values."""
+    generator = torch.Generator().manual_seed(0)
+    mantissas = torch.randint(0, 1 << 23, (256, 4096), generator=generator, dtype=torch.int32)
+    bits = mantissas + (torch.arange(256, dtype=torch.int32)[:, None] << 23)
+    positive = bits.flatten().view(torch.float32)
+    return torch.cat([positive, -positive, torch.tensor(SPECIAL)])
+
+
+def ulp_error(got: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    """|got - truth| in units of the last place of float32 at truth; infinite where only one is finite."""
+    truth32 = truth.float()
+    same = (got == truth32) | (got.isnan() & truth.isnan())
+    exponent = torch.frexp(truth).exponent.clamp(min=-125)
+    unit = torch.ldexp(torch.ones_like(truth), exponent - 24)
+    error = (got.double() - truth).abs() / unit
+    error = torch.where(got.isnan() | got.isinf() | truth.isnan() | truth32.isinf(), INF, error)
+    return torch.where(same, 0.0, error)
+
+
+def run(library: Library, name: str, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+    out = torch.empty_like(x)
+    library.function("run_" + name, 4)(x, x if y is None else y, out, x.numel())
+    return out
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_float32_error_in_ulp(library: Library, name: str) -> None:
+    truth_of, limit, (low, high) = UNARY[name]
+    x = torch.cat([every_exponent(), torch.linspace(low, high, 2_000_000)])
+    got, truth = run(library, name, x), truth_of(x.double())
+    error = ulp_error(got, truth)
+    worst = int(error.argmax())
+    assert error[worst] <= limit, f"{name}({x[worst].item()!r}) = {got[worst].item()!r}, {error[worst]:.2f} ulp"
+    zeros = torch.tensor([0.0, -0.0] * 20)
+    signs, want = run(library, name, zeros).signbit(), truth_of(zeros.double()).signbit()
+    assert torch.equal(signs, want), f"{name}: the sign of zero"
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_functions(library: Library, name: str) -> None:
+    x = every_exponent()
+    assert torch.equal(run(library, name, x).nan_to_num(7.5), EXACT[name](x).nan_to_num(7.5))
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_functions_are_exact(library: Library, name: str) -> None:
+    """Through float64, where they are exact: eager's own vector fmod gives NaN for quotients beyond 2^31."""
+    special = torch.tensor([*SPECIAL, 2.5, -2.5, 7.0, -7.0, 0.1])
+    x, y = (t.flatten().contiguous() for t in torch.meshgrid(special, special, indexing="ij"))
+    x = torch.cat([x, torch.randn(100_000) * 100])
+    y = torch.cat([y, torch.randn(100_000) * 3])
+    got, want = run(library, name, x, y), BINARY[name](x.double(), y.double()).float()
+    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_pow(library: Library) -> None:
+    special = torch.tensor([*SPECIAL, 2.0, -2.0, 3.0, -3.0, 0.3, 2.5, -2.5, 1e30, 33554431.0, 16777215.0])
+    x, y = (t.flatten().contiguous() for t in torch.meshgrid(special, special, indexing="ij"))
+    x = torch.cat([x, torch.randn(2_000_000).exp()])
+    y = torch.cat([y, torch.randn(2_000_000) * 30])
+    got, truth = run(library, "pow", x, y), torch.pow(x.double(), y.double())
+    error = ulp_error(got, truth)
+    worst = int(error.argmax())
+    assert error[worst] <= 0.6, f"pow({x[worst].item()!r}, {y[worst].item()!r}) = {got[worst].item()!r}"
+
+
+@pytest.mark.parametrize(
+    ("name", "reference"),
+    [
+        ("floordiv", lambda a, b: torch.div(a, b, rounding_mode="floor")),
+        ("mod", torch.remainder),
+        ("truncdiv", lambda a, b: torch.div(a, b, rounding_mode="trunc")),
+        ("fmod", torch.fmod),
+    ],
+)
+def test_integer_division(library: Library, name: str, reference: object) -> None:
+    x = torch.randint(-1000, 1000, (10_000,))
+    y = torch.randint(1, 50, (10_000,)) * (torch.randint(0, 2, (10_000,)) * 2 - 1)
+    assert torch.equal(run(library, f"{name}_i64", x, y), reference(x, y))  # type: ignore[operator]
+
+
+def test_integer_division_by_zero_raises_as_eager_does(library: Library) -> None:
+    x = torch.ones(5, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        run(library, "floordiv_i64", x, torch.zeros_like(x))
+    assert torch.equal(run(library, "floordiv_i64", x, x), x)  # and the error is forgotten
+
+
+def test_index_checks(library: Library) -> None:
+    take, out = library.function("take", 3), torch.empty(1, dtype=torch.int64)
+    take(out, -1, 7)
+    assert out.item() == 6
+    for bad in (7, -8):
+        with pytest.raises(IndexError, match="index out of range"):
+            take(out, bad, 7)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("half", torch.float16)])
+def test_16_bit_conversions_are_eagers(library: Library, name: str, dtype: torch.dtype) -> None:
+    x = torch.cat([every_exponent(), torch.linspace(-70000, 70000, 1_000_001), torch.linspace(-1e-4, 1e-4, 1_000_001)])
+    narrow = torch.empty_like(x, dtype=dtype)
+    library.function(f"to_{name}", 3)(x, narrow, x.numel())
+    want = x.to(dtype)
+    differs = (narrow.view(torch.int16) != want.view(torch.int16)) & ~(x.isnan() & narrow.isnan())
+    assert not differs.any(), x[differs][:5]
+    every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(dtype)
+    wide = torch.empty(every.numel())
+    library.function(f"from_{name}", 3)(every, wide, every.numel())
+    torch.testing.assert_close(wide, every.float(), rtol=0, atol=0, equal_nan=True)
+
+
+def test_welford_and_atomic_add(library: Library) -> None:
+    x, out = torch.randn(10_001) + 100, torch.empty(3)
+    library.function("welford", 3)(x, out, x.numel())
+    assert math.isclose(out[0].item(), x.double().mean().item(), rel_tol=1e-6)
+    assert math.isclose(out[1].item(), x.double().var(correction=0).item(), rel_tol=1e-4)
+    sums = torch.zeros(3)
+    library.function("scatter", 2)(sums, 300_000)
+    assert sums.tolist() == [100_000.0] * 3
