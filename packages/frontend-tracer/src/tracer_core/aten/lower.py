@@ -39,13 +39,15 @@ aten = torch.ops.aten
 @dataclass(frozen=True, slots=True)
 class Lowered:
     """graph, spec: what ``backend.compile`` gets. finish: runner for `graph` -> runner for the captured
-    graph (the same runner where nothing is left to do). plan: how it does that. ir: what `graph` is in."""
+    graph (the same runner where nothing is left to do). plan: how it does that. ir: what `graph` is in.
+    extra_ops: names of operators outside core ATen that are there because the backend kept or made them."""
 
     graph: torch.fx.GraphModule
     spec: CompileSpec
     finish: Callable[[Runner], Runner]
     plan: OutputPlan
     ir: str
+    extra_ops: frozenset[str] = frozenset()
 
 
 #: Calls of the captured graph that only switch the grad mode: a graph lowered for inference runs without
@@ -192,6 +194,18 @@ def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
     return table
 
 
+def require_core(graph: torch.fx.GraphModule, keep: frozenset[str]) -> None:
+    """Raises LoweringUnsupported for an operator outside the core ATen set that torch cannot decompose."""
+    for node in graph.graph.nodes:
+        target = node.target
+        if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
+            core = torch.Tag.core in target.tags or target is aten.copy_.default
+            if not core and str(target) not in keep:
+                raise LoweringUnsupported(
+                    f"{target} is not a core ATen operator and has no decomposition", node.meta["user_frame"]
+                )
+
+
 def operator_named(name: str) -> Any:
     """The OpOverload of ``"aten.gelu.default"``. Raises AttributeError if there is none."""
     namespace, _, rest = name.partition(".")
@@ -246,7 +260,10 @@ class Lowering:
             tuple(steps), tuple(recorder.constants), size_origins(self.recorder.inputs), len(planner.nodes)
         )
         plan.text()  # symbolic sizes of views must have a text form: better known now than at the call
-        lowered = Lowered(graph, spec, plan.bind, plan, self.request.backend.ir)
+        backend = self.request.backend
+        if backend.ir == "core_aten":
+            require_core(graph, backend.keep_ops)
+        lowered = Lowered(graph, spec, plan.bind, plan, backend.ir, backend.keep_ops)
         if env().check:
             from tracer_core.verify import verify_lowered  # only when asked for
 
