@@ -127,7 +127,7 @@ def registry() -> Registry:
         if not entry.value.startswith(bridges.OWN_ENTRY):
             found.append(_candidate(bridges.from_entry_point(entry), _distribution(entry)))
     table: dict[str, list[Candidate]] = {}
-    for candidate in found:
+    for candidate in sorted(found, key=lambda one: one.origin):  # the same whatever the order of installation
         table.setdefault(candidate.name, []).append(candidate)
     return Registry(manager, {name: tuple(group) for name, group in sorted(table.items())})
 

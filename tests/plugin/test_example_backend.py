@@ -1,0 +1,74 @@
+"""The out-of-tree example in examples/third-party-backend, installed by pip and taken out again."""
+
+from __future__ import annotations
+
+from tests.plugin.conftest import REPOSITORY
+
+LISTED = """
+    import tracer_core
+    rows = {row.name: row for row in tracer_core.backends()}
+    row = rows.get("peephole")
+    result = {
+        "listed": "peephole" in tracer_core.list_backends(),
+        "row": row and [row.distribution, row.version, list(row.devices), row.shapes, row.reason],
+    }
+"""
+
+USED = """
+    import sys, torch, tracer_core
+    from tracer_core.plugin_api import compile_graph
+
+    def f(x, a, b):
+        return torch.relu(x + a * b) + a * x
+
+    listed = "peephole" in tracer_core.list_backends()
+    listed_without_engine = listed and "peephole_backend.engine" not in sys.modules
+    inputs = [torch.randn(3, 4) for _ in range(3)]
+    run = compile_graph(torch.fx.symbolic_trace(f), inputs, "peephole")
+    close = all(torch.allclose(run(list(inputs))[0], f(*inputs)) for _ in range(2))
+    result = [listed_without_engine, close, "peephole_backend.engine" in sys.modules]
+"""
+
+COMPILED = """
+    import torch, tracer_core
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.randn(4))
+
+        @torch.no_grad()
+        def forward(self, x, y):
+            return x + y * self.scale
+
+    model = Model()
+    fast = tracer_core.compile(model, backend="peephole", fullgraph=True, options={"max_fusions": 1})
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    result = [
+        torch.allclose(fast(x, y), model(x, y)),
+        any("1 fusions" in record.text for record in tracer_core.last_compile(fast)),
+    ]
+"""
+
+GONE = """
+    import tracer_core
+    try:
+        tracer_core.compile(lambda x: x, backend="peephole")
+        result = "found"
+    except tracer_core.errors.BackendNotFoundError as error:
+        result = str(error)
+"""
+
+
+def test_install_use_uninstall(environment):
+    assert environment.run(LISTED) == {"listed": False, "row": None}
+    environment.install(REPOSITORY / "examples" / "third-party-backend")
+    assert environment.run(LISTED) == {
+        "listed": True,
+        "row": ["peephole-backend", "0.3.0", ["cpu", "cuda"], "symbolic", None],
+    }
+    assert environment.run(USED) == [True, True, True]
+    assert environment.run(COMPILED) == [True, True]
+    environment.pip("uninstall", "--yes", "peephole-backend")
+    assert environment.run(LISTED) == {"listed": False, "row": None}
+    assert "no backend named 'peephole'" in environment.run(GONE)
