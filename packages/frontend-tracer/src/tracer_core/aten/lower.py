@@ -59,6 +59,15 @@ GRAD_MODE_CALLS = frozenset({
     torch.autograd.grad_mode._exit_inference_mode,
 })
 
+#: Functions whose C++ kernel writes running statistics without saying so in its schema; torch's Python
+#: kernel for them is honest. It is not used for anything else: it would also replace dropout's stream of
+#: random numbers, unroll LSTMs and expand upsampling.
+PYTHON_KERNELS = frozenset({
+    torch.nn.functional.batch_norm, torch.batch_norm, torch.native_batch_norm, aten.batch_norm.default,
+    aten.native_batch_norm.default, torch.nn.functional.instance_norm, torch.instance_norm,
+    aten.instance_norm.default,
+})
+
 
 def lower(
     gm: torch.fx.GraphModule,
@@ -234,8 +243,7 @@ class Lowering:
     def run(self, specs: tuple[InputSpec, ...]) -> Lowered:
         """Interprets the captured graph, then finishes the ATen graph."""
         with (
-            torch.no_grad(), torch_private.autocast_restored(), self.fake_mode, torch_private.python_dispatcher(),
-            self.recorder,
+            torch.no_grad(), torch_private.autocast_restored(), self.fake_mode, self.recorder
         ):
             with torch_private.functionalization():
                 self._interpret()
@@ -292,6 +300,9 @@ class Lowering:
                 if node.target in GRAD_MODE_CALLS:
                     return None
                 args, kwargs = self._args(node)
+                if node.target in PYTHON_KERNELS:
+                    with torch_private.python_dispatcher():
+                        return node.target(*args, **kwargs)  # type: ignore[operator]
                 return node.target(*args, **kwargs)  # type: ignore[operator]
             case "call_method":
                 (receiver, *args), kwargs = self._args(node)

@@ -29,6 +29,14 @@ SAME_VALUE = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh
 #: Namespaces whose operators answer questions about a FakeTensor.
 QUERIES = frozenset({"prim"})
 
+#: Operators that write running statistics although their schema says that they write nothing:
+#: position of ``running_mean`` and of ``training``.
+SILENT_WRITES = {
+    aten.native_batch_norm.default: (3, 5),
+    aten.cudnn_batch_norm.default: (3, 5),
+    aten.miopen_batch_norm.default: (3, 5),
+}
+
 #: Operators without result that compare what is known at lowering (dtype, device, layout).
 CHECKS = frozenset({aten._assert_tensor_metadata.default})
 
@@ -141,6 +149,10 @@ class AtenRecorder(TorchDispatchMode):
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func._schema.is_mutable:
             raise LoweringUnsupported(f"{func} writes to its argument and has no functional form", self.frame)
+        if func in SILENT_WRITES:
+            statistics, training = SILENT_WRITES[func]
+            if args[statistics] is not None and args[training]:
+                raise LoweringUnsupported(f"{func} writes its running statistics unseen", self.frame)
         fake_args = map_aggregate(args, self._as_fake)
         fake_kwargs = map_aggregate(kwargs, self._as_fake)
         result = func(*fake_args, **fake_kwargs)
