@@ -1,0 +1,154 @@
+"""Every command of the repository, each in an environment of its own that needs only Python and pip.
+
+In: ``python -m nox -s <session>``. What always holds: torch is installed first and pinned, so that no
+other package chooses its version; environments are reused from run to run; plain pip, never uv.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2024.4.15"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.error_on_missing_interpreters = True
+
+ROOT = Path(__file__).resolve().parent
+
+PACKAGES = (
+    "frontend-tracer",
+    "inductor-backend",
+    "cudagraphs-backend",
+    "onnxrt-backend",
+    "tvm-backend",
+)
+
+TORCH = "torch==2.13.0"
+
+#: For building: the packages are built with what is installed, without downloading it for each.
+BUILD = ("setuptools==84.2.1", "wheel")
+
+CORE = ("pluggy>=1.5,<2", "sympy>=1.13", "numpy==2.4.6")
+
+#: The libraries whose models the tests and the demo compile.
+MODELS = ("transformers==5.23.0", "scipy==1.17.1")
+
+#: Installed without their dependencies, because those would choose torch's version.
+MODELS_ALONE = ("torchvision==0.28.0", "timm==1.0.31")
+MODELS_ALONE_NEED = ("huggingface_hub", "safetensors", "pyyaml", "pillow")
+
+ONNX = ("onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.31.1")
+
+TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0")
+
+LINT = "ruff==0.17.5"
+TYPES = "mypy==2.4.1"
+
+
+def install_torch(session: nox.Session) -> None:
+    """torch alone and first: everything after it must take the version that is there."""
+    session.install(TORCH)
+
+
+def install_packages(session: nox.Session) -> None:
+    """Our five packages, editable, with the dependencies installed before."""
+    session.install(*BUILD, *CORE, *ONNX)
+    editable = [argument for name in PACKAGES for argument in ("-e", f"packages/{name}")]
+    session.install("--no-deps", "--no-build-isolation", *editable)
+
+
+def install_models(session: nox.Session) -> None:
+    """The model libraries of the tests, the demo and the benchmarks."""
+    session.install(*MODELS, *MODELS_ALONE_NEED)
+    session.install("--no-deps", *MODELS_ALONE)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Real models, eager beside compiled, as a table."""
+    install_torch(session)
+    install_packages(session)
+    install_models(session)
+    session.run("python", "-m", "benchmarks.demo", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """All tests that need no accelerator and no patience."""
+    install_torch(session)
+    install_packages(session)
+    install_models(session)
+    session.install(*TEST)
+    session.run("python", "-m", "pytest", "tests", "-m", "not gpu and not slow", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff over everything."""
+    session.install(LINT)
+    session.run("ruff", "check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy, strict, over the packages and the example plug-in."""
+    install_torch(session)
+    install_packages(session)
+    session.install(TYPES)
+    session.run("mypy", *(str(path) for path in sorted(ROOT.glob("packages/*/src/*/"))))
+    session.run("mypy", "examples/third-party-backend/src/peephole_backend")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """The benchmark table: eager, torch.compile and ours, each row in a fresh process."""
+    install_torch(session)
+    install_packages(session)
+    install_models(session)
+    session.run("python", "-m", "benchmarks.run", *session.posargs)
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Builds every wheel, installs them into an empty environment, and uses them there."""
+    wheels = ROOT / "dist"
+    shutil.rmtree(wheels, ignore_errors=True)
+    builder = session.create_tmp()
+    session.install(*BUILD)
+    for name in PACKAGES:
+        # A copy, so that no build folder of an earlier version can reach the wheel.
+        source = Path(builder) / name
+        shutil.rmtree(source, ignore_errors=True)
+        shutil.copytree(
+            ROOT / "packages" / name,
+            source,
+            ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"),
+        )
+        session.run(
+            "python",
+            "-m",
+            "pip",
+            "wheel",
+            "-q",
+            "--no-deps",
+            "--no-build-isolation",
+            "-w",
+            str(wheels),
+            str(source),
+        )
+    empty = Path(builder) / "empty"
+    shutil.rmtree(empty, ignore_errors=True)
+    session.run("python", "-m", "venv", str(empty))
+    python = str(empty / "bin" / "python")
+    session.run(python, "-m", "pip", "install", "-q", TORCH, external=True)
+    built = sorted(str(path) for path in wheels.glob("*.whl"))
+    if len(built) != len(PACKAGES):
+        session.error(f"built {len(built)} wheels of {len(PACKAGES)}: {built}")
+    # All at once: each other's files satisfy their dependencies, so none is looked for on an index.
+    session.run(python, "-m", "pip", "install", "-q", TORCH, *built, external=True)
+    session.chdir(builder)  # away from the checkout: only what is installed can be imported
+    session.run(python, str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
