@@ -67,6 +67,8 @@ PYTHON_KERNELS = frozenset({
     aten.native_batch_norm.default, torch.nn.functional.instance_norm, torch.instance_norm,
     aten.instance_norm.default,
 })
+#: Names of functions whose C++ kernels cannot take symbolic sizes: with those the Python ones are used.
+SYMBOLIC_KERNELS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "interpolate", "upsample", "grid_sample"})
 
 
 def lower(
@@ -233,6 +235,8 @@ class Lowering:
         self.recorder = AtenRecorder(self.fake_mode, decomposition_table(request.backend))
         self.wrappers: dict[int, Any] = {}  # id of an eager value -> its functional wrapper
         self.env: dict[torch.fx.Node, Any] = {}
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        self.symbolic = bool(size_origins([values[node] for node in placeholders]))
 
     def _fake_mode(self) -> Any:
         for value in self.values.values():
@@ -300,7 +304,7 @@ class Lowering:
                 if node.target in GRAD_MODE_CALLS:
                     return None
                 args, kwargs = self._args(node)
-                if node.target in PYTHON_KERNELS:
+                if self._needs_python_kernel(node.target):
                     with torch_private.python_dispatcher():
                         return node.target(*args, **kwargs)  # type: ignore[operator]
                 return node.target(*args, **kwargs)  # type: ignore[operator]
@@ -308,6 +312,11 @@ class Lowering:
                 (receiver, *args), kwargs = self._args(node)
                 return getattr(receiver, str(node.target))(*args, **kwargs)
         raise LoweringUnsupported(f"the captured graph has a {node.op} node", self.recorder.frame)
+
+    def _needs_python_kernel(self, target: Any) -> bool:
+        return target in PYTHON_KERNELS or (
+            self.symbolic and getattr(target, "__name__", "") in SYMBOLIC_KERNELS
+        )
 
     def _args(self, node: torch.fx.Node) -> tuple[Any, Any]:
         return torch.fx.map_arg(node.args, self.env.__getitem__), torch.fx.map_arg(node.kwargs, self.env.__getitem__)

@@ -34,6 +34,17 @@ def as_plain(value: Any) -> Any:
     return value
 
 
+def free_symbols(value: Any) -> set[sympy.Symbol]:
+    """The symbols in a value's sizes, strides and offset (or in the number itself)."""
+    if isinstance(value, torch.Tensor):
+        parts: list[Any] = [*value.shape, *value.stride(), value.storage_offset()]
+    else:
+        parts = list(value) if isinstance(value, (tuple, list)) else [value]
+        if any(isinstance(part, torch.Tensor) for part in parts):
+            return set().union(*(free_symbols(part) for part in parts))
+    return {symbol for part in parts if isinstance(part, SYM_TYPES) for symbol in part.node.expr.free_symbols}
+
+
 def hint_of(value: Any) -> int:
     """The value that a size had in the captured call."""
     if isinstance(value, torch.SymInt):

@@ -1,19 +1,261 @@
 """Splits a lowered graph by what a backend supports.
 
-In: a lowered graph and a backend with `supports`. Out: a runner for the whole graph: one part compiled by the
-backend after another, with the operators it does not support run eagerly in between, and a line that counts
-those with their reasons.
+In: a lowered graph and a backend with `supports`. Out: a runner for the whole graph: the backend's parts, with
+the operators that it does not support run eagerly in between, and a line that counts those with reasons.
+
+How: every operator gets a level, even for the backend and odd for eager, the lowest that is not below its
+inputs' levels; operators of one level form a part. So values only flow upwards and parts make no cycle.
+
+What always holds: a part's outputs share no memory with its inputs or each other (a view that would is run
+eagerly); random numbers are drawn in the graph's order; writes to inputs come last.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from tracer_core.aten.lower import Lowered
-from tracer_core.plugin_api import Backend, Runner, resolve
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aten.lower import Lowered, Request, output_specs
+from tracer_core.aten.sizes import free_symbols, size_origins
+from tracer_core.plugin_api import Backend, InputSpec, Role, Runner, resolve
+from tracer_core.result_check import checked
+
+aten = torch.ops.aten
+
+CompileFunction = Callable[[torch.fx.GraphModule, Any], Runner]
 
 
 def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
     """A runner for ``lowered.graph``, and why parts of it run eagerly ("" if none do)."""
-    compile_function: Any = resolve(backend.compile)
-    return compile_function(lowered.graph, lowered.spec), ""
+    compile_function: CompileFunction = resolve(backend.compile)
+    supports = resolve(backend.supports)
+    refused = refusals(lowered.graph.graph, supports) if supports is not None else {}
+    if not refused:
+        return compile_function(lowered.graph, lowered.spec), ""
+    return Partition(backend, lowered, refused).runner(compile_function), summary(lowered.graph.graph, refused)
+
+
+def operators(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """The nodes that compute tensors."""
+    return [
+        node for node in graph.nodes
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not _is_size(node)
+    ]
+
+
+def refusals(graph: torch.fx.Graph, supports: Callable[[torch.fx.Node], str | None]) -> dict[torch.fx.Node, str]:
+    """Why the backend does not take a node, for each that it does not take."""
+    reasons = ((node, supports(node)) for node in operators(graph) if node.target is not aten.copy_.default)
+    return {node: reason for node, reason in reasons if reason is not None}
+
+
+def summary(graph: torch.fx.Graph, refused: dict[torch.fx.Node, str]) -> str:
+    """``2 of 40 operators run eagerly: aten.foo.default (2x: no kernel)``"""
+    counts = Counter((str(node.target), reason) for node, reason in refused.items())
+    parts = [f"{name} ({count}x: {reason})" for (name, reason), count in counts.most_common()]
+    return f"{len(refused)} of {len(operators(graph))} operators run eagerly: " + ", ".join(parts)
+
+
+def _is_size(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _owner(node: torch.fx.Node) -> torch.fx.Node:
+    """The operator that a node belongs to: itself, or the one that it takes an item of."""
+    while node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem":
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+@dataclass(slots=True)
+class Part:
+    """Mutable: the nodes of one level, in the graph's order."""
+
+    number: int
+    nodes: list[torch.fx.Node] = field(default_factory=list)
+
+    def inputs(self) -> list[torch.fx.Node]:
+        """The nodes outside that it reads, in order of first use."""
+        inside = set(self.nodes)
+        return list(dict.fromkeys(n for node in self.nodes for n in node.all_input_nodes if n not in inside))
+
+    def outputs(self) -> list[torch.fx.Node]:
+        """Its tensors that are read outside."""
+        inside = set(self.nodes)
+        return [
+            node for node in self.nodes
+            if isinstance(node.meta["val"], torch.Tensor) and any(user not in inside for user in node.users)
+        ]
+
+
+class Partition:
+    """One splitting (mutable). refused: nodes that run eagerly, with reasons."""
+
+    def __init__(self, backend: Backend, lowered: Lowered, refused: dict[torch.fx.Node, str]) -> None:
+        self.backend = backend
+        self.lowered = lowered
+        self.eager = set(refused)
+        self.graph = lowered.graph.graph
+        placeholders = self.graph.find_nodes(op="placeholder")
+        self.origins = size_origins([node.meta["val"] for node in placeholders])
+        self.sizes: dict[Any, torch.fx.Node] = {}
+        self.described = dict(zip(placeholders, lowered.spec.inputs, strict=True))
+        self.parts = self._settle()
+
+    # --- levels -------------------------------------------------------------------------------------
+
+    def _settle(self) -> dict[int, Part]:
+        """The backend's parts by level, after moving views across borders to the eager side."""
+        while True:
+            parts = self._parts(self._levels())
+            crossing = [node for part in parts.values() for node in _shared_outputs(part)]
+            if not crossing:
+                return parts
+            self.eager.update(_owner(node) for node in crossing)
+
+    def _levels(self) -> dict[torch.fx.Node, int]:
+        levels: dict[torch.fx.Node, int] = {}
+        drawn = 0
+        for node in self.graph.nodes:
+            base = max((levels[source] for source in node.all_input_nodes), default=0)
+            if node.op != "call_function" or _owner(node) is not node:
+                levels[node] = base
+                continue
+            random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            base = max(base, drawn) if random else base
+            levels[node] = base + (base % 2 != self._parity(node))
+            drawn = levels[node] if random else drawn
+        return levels
+
+    def _parity(self, node: torch.fx.Node) -> int:
+        """0 for the backend, 1 for eager. Sizes and writes to inputs are eager."""
+        return int(node in self.eager or node.target is aten.copy_.default or _is_size(node))
+
+    def _parts(self, levels: dict[torch.fx.Node, int]) -> dict[int, Part]:
+        parts: dict[int, Part] = {}
+        for node in self.graph.nodes:
+            if node.op == "call_function" and self._parity(_owner(node)) == 0:
+                level = levels[node]
+                parts.setdefault(level, Part(len(parts))).nodes.append(node)
+        return parts
+
+    # --- building -----------------------------------------------------------------------------------
+
+    def runner(self, compile_function: CompileFunction) -> Runner:
+        """Compiles the parts and strings them together."""
+        levels = self._levels()
+        writes = [node for node in self.graph.nodes if node.target is aten.copy_.default]
+        body = [n for n in self.graph.nodes if n.op == "call_function" and n.target is not aten.copy_.default]
+        eager = [node for node in body if self._parity(_owner(node)) == 1]
+        outer = torch.fx.Graph()
+        made = {node: outer.placeholder(node.name) for node in self.graph.find_nodes(op="placeholder")}
+        steps: list[tuple[int, int, Part | torch.fx.Node]] = [(level, 0, part) for level, part in self.parts.items()]
+        steps += [(levels[node], 1 + index, node) for index, node in enumerate(eager)]
+        for _, _, step in sorted(steps, key=lambda item: item[:2]):
+            if isinstance(step, Part):
+                self._add_part(outer, made, step, compile_function)
+            else:
+                made[step] = outer.node_copy(step, made.__getitem__)
+        for node in writes:
+            outer.node_copy(node, made.__getitem__)
+        (output,) = self.graph.find_nodes(op="output")
+        outer.node_copy(output, made.__getitem__)
+        forward = torch.fx.GraphModule(torch.nn.Module(), outer, class_name="Parts").forward
+        return lambda inputs: forward(*inputs)
+
+    def _add_part(
+        self, outer: torch.fx.Graph, made: dict[torch.fx.Node, torch.fx.Node], part: Part, compile_function: Any
+    ) -> None:
+        sources, results = part.inputs(), part.outputs()
+        sources += self._missing_sizes(outer, made, part, sources)
+        graph = torch.fx.Graph()
+        inside: dict[torch.fx.Node, torch.fx.Node] = {}
+        for source in sources:
+            inside[source] = graph.placeholder(source.name)
+            inside[source].meta = dict(source.meta)
+        for node in part.nodes:
+            inside[node] = graph.node_copy(node, inside.__getitem__)
+        graph.output(tuple(inside[node] for node in results))
+        gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name=f"Part{part.number}")
+        call = outer.call_function(
+            self._compiled(gm, part, sources, results, compile_function), tuple(made[node] for node in sources)
+        )
+        for index, node in enumerate(results):
+            made[node] = outer.call_function(_item, (call, index))
+
+    def _missing_sizes(
+        self, outer: torch.fx.Graph, made: dict[torch.fx.Node, torch.fx.Node], part: Part,
+        sources: Sequence[torch.fx.Node],
+    ) -> list[torch.fx.Node]:
+        """A node for each symbol in the part's shapes that its inputs do not show by themselves."""
+        known = size_origins([node.meta["val"] for node in sources])
+        used = {symbol for node in (*sources, *part.nodes) for symbol in free_symbols(node.meta["val"])}
+        missing = []
+        for symbol in sorted(used - known.keys(), key=str):
+            if symbol not in self.sizes:
+                self.sizes[symbol] = self._size_node(symbol)
+            node = self.sizes[symbol]
+            if node not in made:
+                made[node] = outer.node_copy(node, made.__getitem__)
+            missing.append(node)
+        return missing
+
+    def _size_node(self, symbol: Any) -> torch.fx.Node:
+        """A node (outside every graph's order) that reads a symbol from an input."""
+        origin = self.origins[symbol]
+        placeholder = self.graph.find_nodes(op="placeholder")[origin.index]
+        if origin.dim is None:
+            return placeholder
+        scratch = torch.fx.Graph()
+        node = scratch.call_function(aten.sym_size.int, ())
+        node.name = f"size_{symbol}"  # placeholders of parts are named after their sources
+        node.args = (placeholder, origin.dim)
+        node.meta["val"] = origin.symint
+        return node
+
+    def _compiled(
+        self, gm: torch.fx.GraphModule, part: Part, sources: Sequence[torch.fx.Node],
+        results: Sequence[torch.fx.Node], compile_function: Any,
+    ) -> Callable[..., Any]:
+        whole = self.lowered.spec
+        request = Request(self.backend, whole.options, whole.mode, f"{whole.name}_part{part.number}", whole.phase)
+        inputs = tuple(self.described.get(node) or _intermediate(node) for node in sources)
+        values = [node.meta["val"] for node in sources]
+        outputs = output_specs([node.meta["val"] for node in results], values)
+        spec = request.spec(gm, inputs, (), outputs)
+        run = checked(compile_function(gm, spec), spec)
+
+        def call(*args: Any) -> Any:
+            return run(list(args))
+
+        call.__name__ = call.__qualname__ = f"part_{part.number}"
+        return call
+
+
+def _item(values: Sequence[Any], index: int) -> Any:
+    return values[index]
+
+
+def _intermediate(node: torch.fx.Node) -> InputSpec:
+    return InputSpec(node.name, Role.SIZE if _is_size(node) else Role.USER_INPUT, node.name)
+
+
+def _shared_outputs(part: Part) -> list[torch.fx.Node]:
+    """Outputs of a part that share memory with its inputs, or with an output before them."""
+    taken = {
+        torch_private.storage_id(node.meta["val"]) for node in part.inputs()
+        if isinstance(node.meta["val"], torch.Tensor)
+    }
+    shared = []
+    for node in part.outputs():
+        storage = torch_private.storage_id(node.meta["val"])
+        if storage in taken:
+            shared.append(node)
+        taken.add(storage)
+    return shared
+

@@ -7,6 +7,7 @@ as it runs, nothing is guarded, and only what torch functions do is seen.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from torch.fx.node import map_aggregate
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from tracer_core import torch_private
+from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, size_origins
 from tracer_core.captured import CapturedGraph
 from tracer_core.plugin_api import InputSpec, Role
 
@@ -32,6 +34,7 @@ class _Recorder(TorchFunctionMode):
         self._nodes: dict[int, torch.fx.Node] = {}
         self._fakes: dict[int, Any] = {}
         self._alive: list[Any] = []
+        self._sizes: SizeNodes | None = None
 
     def add(self, real: Any, fake: Any, spec: InputSpec) -> None:
         with self.graph.inserting_after(self._last or self.graph._root):
@@ -56,11 +59,21 @@ class _Recorder(TorchFunctionMode):
         return self._fakes[id(value)]
 
     def node(self, value: Any) -> Any:
-        return self._nodes[id(value)] if isinstance(value, (torch.Tensor, torch.SymInt)) else value
+        if isinstance(value, torch.Tensor):
+            return self._nodes[id(value)]
+        if isinstance(value, SYM_TYPES):
+            if self._sizes is None:
+                placeholders = self.graph.find_nodes(op="placeholder")
+                self._sizes = SizeNodes(
+                    self.graph, placeholders, size_origins([node.meta["val"] for node in placeholders])
+                )
+            return self._sizes.node(value)
+        return value
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = map_aggregate(args, self.fake), map_aggregate(kwargs or {}, self.fake)
-        with self.fake_mode:
+        symbolic = self.fake_mode.shape_env is not None
+        with self.fake_mode, torch_private.python_dispatcher() if symbolic else contextlib.nullcontext():
             result = func(*args, **kwargs)
         flat = result if isinstance(result, (tuple, list)) else (result,)
         if resolve_name(func) in ("torch.Tensor.size", "torch.Tensor.stride", "torch.Tensor.shape.__get__"):
