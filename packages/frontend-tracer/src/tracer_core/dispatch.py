@@ -85,7 +85,9 @@ def compile_graph(captured: CapturedGraph, config: CompileConfig) -> Runner:
     return _without_ambient_modes(captured, _compile_lowered(captured, config, lowered))
 
 
-TRAINING_REASON = "training capture is not built yet, so the call runs the captured graph under eager autograd"
+TRAINING_REASON = (
+    "training capture is not built yet, so the call runs the captured graph under eager autograd"
+)
 
 
 def compile_torch_graph(
@@ -114,8 +116,14 @@ def compile_torch_graph(
 def _lowered(captured: CapturedGraph, config: CompileConfig) -> Lowered:
     with stage("lower", graph=captured.name, suffix=".py") as record:
         lowered = lower(
-            captured.gm, captured.real_inputs, config.backend, input_specs=captured.inputs,
-            options=config.options, mode=config.mode, name=captured.name, phase=captured.phase,
+            captured.gm,
+            captured.real_inputs,
+            config.backend,
+            input_specs=captured.inputs,
+            options=config.options,
+            mode=config.mode,
+            name=captured.name,
+            phase=captured.phase,
         )
         if wants_text():
             record.text = lowered.graph.print_readable(print_output=False)
@@ -125,7 +133,9 @@ def _lowered(captured: CapturedGraph, config: CompileConfig) -> Lowered:
 def _compile_lowered(captured: CapturedGraph, config: CompileConfig, lowered: Lowered) -> Runner:
     """Partitions, compiles, and puts the check of the first result and the output plan around it."""
     with stage("compile", graph=captured.name):
-        runner, refused = _called(config.backend, captured.name, lambda: backend_runner(config.backend, lowered))
+        runner, refused = _called(
+            config.backend, captured.name, lambda: backend_runner(config.backend, lowered)
+        )
     result = lowered.finish(checked(runner, lowered.spec))
     if refused:
         fallback = Fallback("unsupported", captured.name, config.backend.name, refused)
@@ -143,7 +153,9 @@ def _called(backend: Backend, graph: str, function: Callable[[], Any]) -> Any:
     except Exception as error:
         folder = debug_folder(graph)
         dump = None if folder is None else str(folder)
-        raise BackendError(backend.name, "compile", f"{graph}: {type(error).__name__}: {error}", dump) from error
+        raise BackendError(
+            backend.name, "compile", f"{graph}: {type(error).__name__}: {error}", dump
+        ) from error
 
 
 def _torch_style(captured: CapturedGraph, config: CompileConfig, style: TorchStyle) -> Runner:
@@ -155,8 +167,9 @@ def _torch_style(captured: CapturedGraph, config: CompileConfig, style: TorchSty
     def run(inputs: list[Any]) -> Sequence[Any]:
         return function(*inputs)
 
-    spec = lower(captured.gm, captured.real_inputs, config.backend, input_specs=captured.inputs,
-                 name=captured.name).spec
+    spec = lower(
+        captured.gm, captured.real_inputs, config.backend, input_specs=captured.inputs, name=captured.name
+    ).spec
     return checked(run, spec, grad=captured.needs_grad)
 
 
@@ -202,5 +215,3 @@ def _inside(context: Callable[[], Any], runner: Runner) -> Runner:
 
     fallback = fallback_of(runner)
     return _marked(run, fallback) if fallback else run
-
-

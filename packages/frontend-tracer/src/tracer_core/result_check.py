@@ -22,6 +22,8 @@ from tracer_core.plugin_api import CompileSpec, OutputSpec, Runner
 def checked(run: Runner, spec: CompileSpec, *, grad: bool = False) -> Runner:
     """`run`, with its first result checked against `spec`. grad: some output must require grad."""
 
+    target: Runner
+
     def first(inputs: list[Any]) -> Sequence[Any]:
         nonlocal target
         given = list(inputs)  # a runner may clear the list that it gets
@@ -32,7 +34,7 @@ def checked(run: Runner, spec: CompileSpec, *, grad: bool = False) -> Runner:
         target = run
         return outputs
 
-    target: Runner = first
+    target = first
 
     def call(inputs: list[Any]) -> Sequence[Any]:
         return target(inputs)
@@ -43,7 +45,9 @@ def checked(run: Runner, spec: CompileSpec, *, grad: bool = False) -> Runner:
 def check_result(outputs: Any, inputs: Sequence[Any], spec: CompileSpec) -> None:
     """Raises BackendError for the first thing in `outputs` that is not as `spec` says."""
     if not isinstance(outputs, (list, tuple)):
-        raise _error(spec, f"returned {type(outputs).__name__}, expected a list of {len(spec.outputs)} outputs")
+        raise _error(
+            spec, f"returned {type(outputs).__name__}, expected a list of {len(spec.outputs)} outputs"
+        )
     if len(outputs) != len(spec.outputs):
         raise _error(spec, f"returned {len(outputs)} outputs, expected {len(spec.outputs)}")
     sizes = _sizes(spec, inputs)
@@ -61,7 +65,9 @@ def _error(spec: CompileSpec, detail: str) -> BackendError:
 def _sizes(spec: CompileSpec, inputs: Sequence[Any]) -> Mapping[str, int]:
     """The value of each symbolic size in this call."""
     return {
-        size.symbol: inputs[size.input_index] if size.dim is None else inputs[size.input_index].shape[size.dim]
+        size.symbol: inputs[size.input_index]
+        if size.dim is None
+        else inputs[size.input_index].shape[size.dim]
         for size in spec.sizes
     }
 
@@ -75,7 +81,9 @@ def _number(value: Any, sizes: Mapping[str, int]) -> int:
 
 def _difference(value: Any, expected: OutputSpec, sizes: Mapping[str, int]) -> str | None:
     if expected.dtype is None:
-        return None if not isinstance(value, torch.Tensor) else f"type {type(value).__name__}, expected a number"
+        return (
+            None if not isinstance(value, torch.Tensor) else f"type {type(value).__name__}, expected a number"
+        )
     if not isinstance(value, torch.Tensor):
         return f"type {type(value).__name__}, expected a tensor"
     assert expected.shape is not None and expected.stride is not None

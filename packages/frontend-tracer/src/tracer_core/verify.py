@@ -22,11 +22,31 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 
 #: What beside ATen operators may be called: items of results, and arithmetic on sizes.
-SIZE_FUNCTIONS = frozenset({
-    operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg,
-    operator.pow, operator.truediv, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
-    torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_int, torch_private.sym_sqrt, aten.sym_size.int,
-})
+SIZE_FUNCTIONS = frozenset(
+    {
+        operator.getitem,
+        operator.add,
+        operator.sub,
+        operator.mul,
+        operator.floordiv,
+        operator.mod,
+        operator.neg,
+        operator.pow,
+        operator.truediv,
+        operator.lt,
+        operator.le,
+        operator.gt,
+        operator.ge,
+        operator.eq,
+        operator.ne,
+        torch.sym_max,
+        torch.sym_min,
+        torch.sym_float,
+        torch.sym_int,
+        torch_private.sym_sqrt,
+        aten.sym_size.int,
+    }
+)
 
 #: A rule: each fault it finds, with the node it is at.
 Rule = Callable[["Lowered"], Iterator[tuple[torch.fx.Node, str]]]
@@ -112,7 +132,11 @@ def core_operators(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
     if lowered.ir != "core_aten":
         return
     for node in calls(lowered):
-        if isinstance(node.target, torch._ops.OpOverload) and not is_core(node.target) and node.target.namespace == "aten":
+        if (
+            isinstance(node.target, torch._ops.OpOverload)
+            and not is_core(node.target)
+            and node.target.namespace == "aten"
+        ):
             if str(node.target) not in lowered.extra_ops:
                 yield node, f"{node.target} is not a core ATen operator"
 
@@ -120,7 +144,9 @@ def core_operators(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
 def layouts_agree(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
     """Each operator, run again on the values of its arguments, gives the value that its node has."""
     nodes = calls(lowered)
-    fakes = [node.meta["val"] for node in lowered.graph.graph.nodes if torch_private.is_fake(node.meta.get("val"))]
+    fakes = [
+        node.meta["val"] for node in lowered.graph.graph.nodes if torch_private.is_fake(node.meta.get("val"))
+    ]
     if not fakes:
         return
     with torch.no_grad(), torch_private.fake_mode_of(fakes[0]):
@@ -134,7 +160,7 @@ def layouts_agree(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
 
 def _layout_fault(node: torch.fx.Node) -> str | None:
     args: Any = torch.fx.map_arg(node.args, _value)
-    kwargs: Mapping[str, Any] = torch.fx.map_arg(node.kwargs, _value)  # type: ignore[assignment]
+    kwargs: Mapping[str, Any] = torch.fx.map_arg(node.kwargs, _value)
     again = node.target(*args, **kwargs)  # type: ignore[operator]
     known = node.meta["val"]
     pairs = zip(again, known, strict=True) if isinstance(again, (tuple, list)) else ((again, known),)
@@ -154,12 +180,19 @@ def _layout(value: torch.Tensor) -> str:
 
 def _same_layout(new: torch.Tensor, old: Any) -> bool:
     return (
-        isinstance(old, torch.Tensor) and new.dtype == old.dtype and new.device == old.device
-        and same_sizes(new.shape, old.shape) and same_sizes(new.stride(), old.stride())
+        isinstance(old, torch.Tensor)
+        and new.dtype == old.dtype
+        and new.device == old.device
+        and same_sizes(new.shape, old.shape)
+        and same_sizes(new.stride(), old.stride())
     )
 
 
 RULES: tuple[Rule, ...] = (
-    only_declared_operators, values_everywhere, writes_come_last, outputs_own_their_memory, core_operators,
+    only_declared_operators,
+    values_everywhere,
+    writes_come_last,
+    outputs_own_their_memory,
+    core_operators,
     layouts_agree,
 )

@@ -37,7 +37,11 @@ def _target_name(target: Any) -> str:
     if isinstance(target, str):
         return target
     module = getattr(target, "__module__", "")
-    return f"{module}.{target}" if hasattr(target, "_schema") else f"{module}.{getattr(target, '__qualname__', target)}"
+    return (
+        f"{module}.{target}"
+        if hasattr(target, "_schema")
+        else f"{module}.{getattr(target, '__qualname__', target)}"
+    )
 
 
 def _text(value: Any, numbers: dict[torch.fx.Node, str]) -> str:
@@ -49,13 +53,17 @@ def _text(value: Any, numbers: dict[torch.fx.Node, str]) -> str:
         return "{" + ", ".join(f"{key}: {_text(item, numbers)}" for key, item in value.items()) + "}"
     if isinstance(value, slice):
         return f"slice({_text([value.start, value.stop, value.step], numbers)})"
-    return f"{type(value).__name__} {value!r}" if isinstance(value, (int, float, complex, str)) else repr(value)
+    return (
+        f"{type(value).__name__} {value!r}" if isinstance(value, (int, float, complex, str)) else repr(value)
+    )
 
 
 def value_text(value: Any) -> str:
     """A value without its data: dtype, sizes, strides, device."""
     if isinstance(value, torch.Tensor):
-        layout = f"{tuple(value.shape)} {value.stride()}" if value.layout is torch.strided else str(value.layout)
+        layout = (
+            f"{tuple(value.shape)} {value.stride()}" if value.layout is torch.strided else str(value.layout)
+        )
         return f"{value.dtype} {layout} {value.device}"
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(value_text(item) for item in value) + "]"
@@ -66,8 +74,13 @@ def distribution_version(backend: Backend) -> str:
     """``name version`` of the distribution that a backend's compile function comes from, or the
     function's own name for a backend that is not installed."""
     reference = backend.compile
-    module = reference.partition(":")[0] if isinstance(reference, str) else getattr(reference, "__module__", "")
-    return _package_version(module.partition(".")[0]) or f"{module}.{getattr(reference, '__qualname__', reference)}"
+    module = (
+        reference.partition(":")[0] if isinstance(reference, str) else getattr(reference, "__module__", "")
+    )
+    return (
+        _package_version(module.partition(".")[0])
+        or f"{module}.{getattr(reference, '__qualname__', reference)}"
+    )
 
 
 @lru_cache
@@ -81,7 +94,11 @@ def _package_version(package: str) -> str | None:
 
 
 def cache_key(
-    graph: torch.fx.GraphModule, backend: Backend, inputs: Sequence[InputSpec], options: Any, mode: str,
+    graph: torch.fx.GraphModule,
+    backend: Backend,
+    inputs: Sequence[InputSpec],
+    options: Any,
+    mode: str,
     phase: Phase,
 ) -> str:
     """The digest for one compile."""

@@ -21,10 +21,23 @@ from tracer_core.aten.errors import LoweringUnsupported
 MISSING = object()
 
 #: Methods and functions that change sizes or strides of the tensor they are called on.
-RESHAPE_IN_PLACE = frozenset({
-    "t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_", "resize_",
-    "resize_as_", "set_", "set_data", "_set_data", "swap_tensors",
-})
+RESHAPE_IN_PLACE = frozenset(
+    {
+        "t_",
+        "transpose_",
+        "swapaxes_",
+        "swapdims_",
+        "squeeze_",
+        "unsqueeze_",
+        "as_strided_",
+        "resize_",
+        "resize_as_",
+        "set_",
+        "set_data",
+        "_set_data",
+        "swap_tensors",
+    }
+)
 
 
 def attribute(gm: torch.fx.GraphModule, path: str) -> Any:
@@ -40,7 +53,9 @@ def captured_values(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Mapping[
     placeholders differ in number."""
     placeholders = gm.graph.find_nodes(op="placeholder")
     if len(placeholders) != len(inputs):
-        raise ValueError(f"the graph has {len(placeholders)} placeholders, but {len(inputs)} inputs were given")
+        raise ValueError(
+            f"the graph has {len(placeholders)} placeholders, but {len(inputs)} inputs were given"
+        )
     nodes = [node for node in gm.graph.nodes if node.op != "output"]
     if all("val" in node.meta for node in nodes):
         values = {node: node.meta["val"] for node in nodes}
@@ -52,7 +67,9 @@ def captured_values(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Mapping[
 
 def _refuse_reshaped_inputs(gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any]) -> None:
     """The value of an input whose shape the graph changes in place no longer tells its shape."""
-    inputs = {id(values[node]): node.name for node in gm.graph.nodes if node.op in ("placeholder", "get_attr")}
+    inputs = {
+        id(values[node]): node.name for node in gm.graph.nodes if node.op in ("placeholder", "get_attr")
+    }
     for node in gm.graph.nodes:
         name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
         if name in RESHAPE_IN_PLACE and node.args and isinstance(node.args[0], torch.fx.Node):
@@ -92,7 +109,10 @@ def _faked(value: Any, mode: Any) -> Any:
 
 
 def _run(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
-    args, kwargs = torch.fx.map_arg(node.args, values.__getitem__), torch.fx.map_arg(node.kwargs, values.__getitem__)
+    args, kwargs = (
+        torch.fx.map_arg(node.args, values.__getitem__),
+        torch.fx.map_arg(node.kwargs, values.__getitem__),
+    )
     if node.op == "call_function":
         return node.target(*args, **kwargs)  # type: ignore[operator]
     if node.op == "call_method":

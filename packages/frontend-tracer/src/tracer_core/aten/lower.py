@@ -52,23 +52,34 @@ class Lowered:
 
 #: Calls of the captured graph that only switch the grad mode: a graph lowered for inference runs without
 #: grad, so they have no effect on its values.
-GRAD_MODE_CALLS = frozenset({
-    torch._C._set_grad_enabled,
-    torch.set_grad_enabled,
-    torch.autograd.grad_mode._enter_inference_mode,
-    torch.autograd.grad_mode._exit_inference_mode,
-})
+GRAD_MODE_CALLS = frozenset(
+    {
+        torch._C._set_grad_enabled,
+        torch.set_grad_enabled,
+        torch.autograd.grad_mode._enter_inference_mode,
+        torch.autograd.grad_mode._exit_inference_mode,
+    }
+)
 
 #: Functions whose C++ kernel writes running statistics without saying so in its schema; torch's Python
 #: kernel for them is honest. It is not used for anything else: it would also replace dropout's stream of
 #: random numbers, unroll LSTMs and expand upsampling.
-PYTHON_KERNELS = frozenset({
-    torch.nn.functional.batch_norm, torch.batch_norm, torch.native_batch_norm, aten.batch_norm.default,
-    aten.native_batch_norm.default, torch.nn.functional.instance_norm, torch.instance_norm,
-    aten.instance_norm.default,
-})
+PYTHON_KERNELS = frozenset(
+    {
+        torch.nn.functional.batch_norm,
+        torch.batch_norm,
+        torch.native_batch_norm,
+        aten.batch_norm.default,
+        aten.native_batch_norm.default,
+        torch.nn.functional.instance_norm,
+        torch.instance_norm,
+        aten.instance_norm.default,
+    }
+)
 #: Names of functions whose C++ kernels cannot take symbolic sizes: with those the Python ones are used.
-SYMBOLIC_KERNELS = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "interpolate", "upsample", "grid_sample"})
+SYMBOLIC_KERNELS = frozenset(
+    {"lstm", "gru", "rnn_tanh", "rnn_relu", "interpolate", "upsample", "grid_sample"}
+)
 
 
 def lower(
@@ -118,7 +129,10 @@ class Request:
     phase: Phase
 
     def spec(
-        self, graph: torch.fx.GraphModule, inputs: tuple[InputSpec, ...], mutations: tuple[int, ...],
+        self,
+        graph: torch.fx.GraphModule,
+        inputs: tuple[InputSpec, ...],
+        mutations: tuple[int, ...],
         outputs: tuple[OutputSpec, ...],
     ) -> CompileSpec:
         """The CompileSpec of a graph whose nodes carry their values."""
@@ -179,7 +193,10 @@ def output_args(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
 
 
 def _torch_level(
-    gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any], specs: tuple[InputSpec, ...], request: Request
+    gm: torch.fx.GraphModule,
+    values: Mapping[torch.fx.Node, Any],
+    specs: tuple[InputSpec, ...],
+    request: Request,
 ) -> Lowered:
     returned = [values[item] if isinstance(item, torch.fx.Node) else item for item in output_args(gm)]
     placeholders = [values[node] for node in gm.graph.find_nodes(op="placeholder")]
@@ -200,7 +217,9 @@ def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
     for op_name in backend.keep_ops:
         op = operator_named(op_name)
         if torch_private.is_composite(op):
-            raise LoweringUnsupported(f"keep_ops names {op_name}, which PyTorch expands before lowering sees it")
+            raise LoweringUnsupported(
+                f"keep_ops names {op_name}, which PyTorch expands before lowering sees it"
+            )
         table.pop(op, None)
     return table
 
@@ -227,7 +246,9 @@ def operator_named(name: str) -> Any:
 class Lowering:
     """One lowering (mutable). values: the eager fake value of every node of the captured graph."""
 
-    def __init__(self, gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any], request: Request) -> None:
+    def __init__(
+        self, gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any], request: Request
+    ) -> None:
         self.gm = gm
         self.values = values
         self.request = request
@@ -246,18 +267,19 @@ class Lowering:
 
     def run(self, specs: tuple[InputSpec, ...]) -> Lowered:
         """Interprets the captured graph, then finishes the ATen graph."""
-        with (
-            torch.no_grad(), torch_private.autocast_restored(), self.fake_mode, self.recorder
-        ):
+        with torch.no_grad(), torch_private.autocast_restored(), self.fake_mode, self.recorder:
             with torch_private.functionalization():
                 self._interpret()
             writes = self._writes()
             planner = OutputPlanner(
-                self.recorder, self.recorder.inputs, list(self.values.values()),
+                self.recorder,
+                self.recorder.inputs,
+                list(self.values.values()),
                 lambda value: self.wrappers[id(value)],
             )
             returned = [
-                self.values[item] if isinstance(item, torch.fx.Node) else item for item in output_args(self.gm)
+                self.values[item] if isinstance(item, torch.fx.Node) else item
+                for item in output_args(self.gm)
             ]
             steps = planner.plan(returned)
             mutations = self._write_back(writes)
@@ -319,7 +341,9 @@ class Lowering:
         )
 
     def _args(self, node: torch.fx.Node) -> tuple[Any, Any]:
-        return torch.fx.map_arg(node.args, self.env.__getitem__), torch.fx.map_arg(node.kwargs, self.env.__getitem__)
+        return torch.fx.map_arg(node.args, self.env.__getitem__), torch.fx.map_arg(
+            node.kwargs, self.env.__getitem__
+        )
 
     def _input(self, node: torch.fx.Node) -> Any:
         value = as_plain(self.values[node])
@@ -354,7 +378,9 @@ class Lowering:
         for index, _ in writes:
             if storages[torch_private.storage_id(self.recorder.inputs[index])] > 1:
                 name = self.recorder.placeholders[index].name
-                raise LoweringUnsupported(f"the graph writes to its input {name}, which shares memory with another")
+                raise LoweringUnsupported(
+                    f"the graph writes to its input {name}, which shares memory with another"
+                )
         return writes
 
     def _write_back(self, writes: Sequence[tuple[int, Any]]) -> tuple[int, ...]:
@@ -375,7 +401,7 @@ class Lowering:
         return tuple(index for index, _ in pending)
 
     def _extra_specs(self) -> tuple[InputSpec, ...]:
-        extra = self.recorder.placeholders[len(self.gm.graph.find_nodes(op="placeholder")):]
+        extra = self.recorder.placeholders[len(self.gm.graph.find_nodes(op="placeholder")) :]
         roles = [
             Role.PARAMETER if isinstance(tensor, torch.nn.Parameter) else Role.BUFFER
             for tensor in self.recorder.constants

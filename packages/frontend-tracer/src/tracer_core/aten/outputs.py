@@ -110,7 +110,9 @@ class OutputPlan:
             before.append("    args += constants")
         after = [f"    r{i} = {value}" for i, value in enumerate(values)]
         result = ", ".join(f"r{i}" for i in range(len(values)))
-        return "\n".join(["def call(args):", *before, "    out = runner(args)", *after, f"    return [{result}]"])
+        return "\n".join(
+            ["def call(args):", *before, "    out = runner(args)", *after, f"    return [{result}]"]
+        )
 
     def _value(self, step: Step, names: dict[sympy.Symbol, str], kept: set[int]) -> str:
         match step:
@@ -165,8 +167,13 @@ class Layout:
             numel *= size
         if numel == 0:
             return Layout(start, start, True)
-        extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-        return Layout(start, start + extent, extent == numel)
+        steps = sorted((step, size) for size, step in zip(shape, stride, strict=True) if size > 1)
+        packed, dense = 1, True
+        for step, size in steps:
+            dense = dense and step == packed
+            packed *= size
+        extent = 1 + sum((size - 1) * step for step, size in steps)
+        return Layout(start, start + extent, dense)
 
     def covers(self, other: Layout) -> bool:
         """Whether every element of `other` is one of ours."""
@@ -228,7 +235,10 @@ class OutputPlanner:
         return self._view(value, self.inputs[candidates[0]], True, candidates[0])
 
     def _from_group(
-        self, value: torch.Tensor, members: list[torch.Tensor], storage: int,
+        self,
+        value: torch.Tensor,
+        members: list[torch.Tensor],
+        storage: int,
         bases: dict[int, tuple[int, torch.Tensor]],
     ) -> Step:
         if storage not in bases:
@@ -241,7 +251,8 @@ class OutputPlanner:
         """A tensor of that storage in which all members lie: one of them, or an intermediate."""
         layouts = [Layout.of(member) for member in members]
         others = [
-            value for value in self.eager
+            value
+            for value in self.eager
             if isinstance(value, torch.Tensor) and torch_private.storage_id(value) == storage
         ]
         for candidate in [*members, *others]:
@@ -256,7 +267,10 @@ class OutputPlanner:
         if value.dtype != base.dtype or value.is_conj() != base.is_conj() or value.is_neg() != base.is_neg():
             raise LoweringUnsupported(f"an output is a view of a {base.dtype} tensor as {value.dtype}")
         return ViewOf(
-            of_input, index, tuple(map(as_plain, value.shape)), tuple(map(as_plain, value.stride())),
+            of_input,
+            index,
+            tuple(map(as_plain, value.shape)),
+            tuple(map(as_plain, value.stride())),
             as_plain(value.storage_offset() - base.storage_offset()),
             detach=base.requires_grad and not value.requires_grad,
         )
@@ -266,8 +280,11 @@ class OutputPlanner:
         storage of its own; gives its index among the graph's outputs."""
         result = torch_private.functional_value(self.functional(value))
         result = restride(result, value)
-        taken = {torch_private.storage_id(v) for v in (*self.recorder.inputs, *self.values)
-                 if isinstance(v, torch.Tensor)}
+        taken = {
+            torch_private.storage_id(v)
+            for v in (*self.recorder.inputs, *self.values)
+            if isinstance(v, torch.Tensor)
+        }
         if torch_private.storage_id(result) in taken:
             result = restride(aten.clone.default(result), value)
         self.nodes.append(self.recorder.node_of(result))
@@ -301,7 +318,7 @@ def restride(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     order = sorted(range(like.dim()), key=lambda d: -hint_of(like.stride(d)))
     inverse = sorted(range(like.dim()), key=order.__getitem__)
     packed = aten.clone.default(aten.permute.default(value, order), memory_format=torch.contiguous_format)
-    result = aten.permute.default(packed, inverse)
+    result: torch.Tensor = aten.permute.default(packed, inverse)
     if not same_sizes(result.stride(), like.stride()):
         result = aten.as_strided.default(result, list(like.shape), list(like.stride()), 0)
     return result

@@ -41,14 +41,14 @@ SILENT_WRITES = {
 CHECKS = frozenset({aten._assert_tensor_metadata.default})
 
 
-class AtenRecorder(TorchDispatchMode):
+class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The recording mode (mutable). Enter it inside the FakeTensorMode of the inputs.
 
     decompositions: op -> function that runs other operators instead. keep: ops never decomposed.
     """
 
     def __init__(self, fake_mode: Any, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.graph = torch.fx.Graph()
         self.frame = ""
         self.inputs: list[Any] = []
@@ -160,7 +160,9 @@ class AtenRecorder(TorchDispatchMode):
             self.bind(result, self.node_of(fake_args[0]))
             return result
         if not func._schema.returns and func not in CHECKS:
-            raise LoweringUnsupported(f"{func} returns nothing: its effect has no functional form", self.frame)
+            raise LoweringUnsupported(
+                f"{func} returns nothing: its effect has no functional form", self.frame
+            )
         if not _has_tensor(result):
             return result  # a question about shapes: its answer, if symbolic, is made from the inputs
         node_args = map_aggregate(fake_args, self.node_of)

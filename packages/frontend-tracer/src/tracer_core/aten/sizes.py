@@ -147,7 +147,9 @@ class SizeNodes:
     """
 
     def __init__(
-        self, graph: torch.fx.Graph, placeholders: Sequence[torch.fx.Node],
+        self,
+        graph: torch.fx.Graph,
+        placeholders: Sequence[torch.fx.Node],
         origins: dict[sympy.Symbol, SizeOrigin],
     ) -> None:
         self._graph = graph
@@ -175,7 +177,8 @@ class SizeNodes:
         build = BUILDERS.get(name)
         if build is None:
             raise LoweringUnsupported(f"the size expression {expr} uses {name}, which has no graph form yet")
-        return build(self._call, *(self._expr(arg) for arg in expr.args))
+        node: torch.fx.Node = build(self._call, *(self._expr(arg) for arg in expr.args))
+        return node
 
     def _symbol(self, symbol: sympy.Symbol) -> torch.fx.Node:
         origin = self._origins.get(symbol)

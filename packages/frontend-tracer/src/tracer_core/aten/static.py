@@ -56,7 +56,9 @@ class PerSize:
             node.meta.pop("val", None)
             if node.op == "placeholder":
                 value = next(given)
-                node.meta["val"] = torch_private.to_fake(mode, value) if isinstance(value, torch.Tensor) else value
+                node.meta["val"] = (
+                    torch_private.to_fake(mode, value) if isinstance(value, torch.Tensor) else value
+                )
         gm = torch.fx.GraphModule(self._captured.gm, graph)
         name = f"{self._captured.name}_{number}"
         return dataclasses.replace(self._captured, gm=gm, real_inputs=tuple(inputs), name=name)

@@ -1,7 +1,8 @@
 """Splits a lowered graph by what a backend supports.
 
-In: a lowered graph and a backend with `supports`. Out: a runner for the whole graph: the backend's parts, with
-the operators that it does not support run eagerly in between, and a line that counts those with reasons.
+In: a lowered graph and a backend with `supports`. Out: a runner for the whole graph: the backend's parts,
+with the operators that it does not support run eagerly in between, and a line that counts those with
+reasons.
 
 How: every operator gets a level, even for the backend and odd for eager, the lowest that is not below its
 inputs' levels; operators of one level form a part. So values only flow upwards and parts make no cycle.
@@ -37,18 +38,25 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
     refused = refusals(lowered.graph.graph, supports) if supports is not None else {}
     if not refused:
         return compile_function(lowered.graph, lowered.spec), ""
-    return Partition(backend, lowered, refused).runner(compile_function), summary(lowered.graph.graph, refused)
+    return Partition(backend, lowered, refused).runner(compile_function), summary(
+        lowered.graph.graph, refused
+    )
 
 
 def operators(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """The nodes that compute tensors."""
     return [
-        node for node in graph.nodes
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not _is_size(node)
+        node
+        for node in graph.nodes
+        if node.op == "call_function"
+        and isinstance(node.target, torch._ops.OpOverload)
+        and not _is_size(node)
     ]
 
 
-def refusals(graph: torch.fx.Graph, supports: Callable[[torch.fx.Node], str | None]) -> dict[torch.fx.Node, str]:
+def refusals(
+    graph: torch.fx.Graph, supports: Callable[[torch.fx.Node], str | None]
+) -> dict[torch.fx.Node, str]:
     """Why the backend does not take a node, for each that it does not take."""
     reasons = ((node, supports(node)) for node in operators(graph) if node.target is not aten.copy_.default)
     return {node: reason for node, reason in reasons if reason is not None}
@@ -88,7 +96,8 @@ class Part:
         """Its tensors that are read outside."""
         inside = set(self.nodes)
         return [
-            node for node in self.nodes
+            node
+            for node in self.nodes
             if isinstance(node.meta["val"], torch.Tensor) and any(user not in inside for user in node.users)
         ]
 
@@ -154,7 +163,9 @@ class Partition:
         eager = [node for node in body if self._parity(_owner(node)) == 1]
         outer = torch.fx.Graph()
         made = {node: outer.placeholder(node.name) for node in self.graph.find_nodes(op="placeholder")}
-        steps: list[tuple[int, int, Part | torch.fx.Node]] = [(level, 0, part) for level, part in self.parts.items()]
+        steps: list[tuple[int, int, Part | torch.fx.Node]] = [
+            (level, 0, part) for level, part in self.parts.items()
+        ]
         steps += [(levels[node], 1 + index, node) for index, node in enumerate(eager)]
         for _, _, step in sorted(steps, key=lambda item: item[:2]):
             if isinstance(step, Part):
@@ -169,7 +180,11 @@ class Partition:
         return lambda inputs: forward(*inputs)
 
     def _add_part(
-        self, outer: torch.fx.Graph, made: dict[torch.fx.Node, torch.fx.Node], part: Part, compile_function: Any
+        self,
+        outer: torch.fx.Graph,
+        made: dict[torch.fx.Node, torch.fx.Node],
+        part: Part,
+        compile_function: Any,
     ) -> None:
         sources, results = part.inputs(), part.outputs()
         sources += self._missing_sizes(outer, made, part, sources)
@@ -183,13 +198,17 @@ class Partition:
         graph.output(tuple(inside[node] for node in results))
         gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name=f"Part{part.number}")
         call = outer.call_function(
-            self._compiled(gm, part, sources, results, compile_function), tuple(made[node] for node in sources)
+            self._compiled(gm, part, sources, results, compile_function),
+            tuple(made[node] for node in sources),
         )
         for index, node in enumerate(results):
             made[node] = outer.call_function(_item, (call, index))
 
     def _missing_sizes(
-        self, outer: torch.fx.Graph, made: dict[torch.fx.Node, torch.fx.Node], part: Part,
+        self,
+        outer: torch.fx.Graph,
+        made: dict[torch.fx.Node, torch.fx.Node],
+        part: Part,
         sources: Sequence[torch.fx.Node],
     ) -> list[torch.fx.Node]:
         """A node for each symbol in the part's shapes that its inputs do not show by themselves."""
@@ -208,7 +227,7 @@ class Partition:
     def _size_node(self, symbol: Any) -> torch.fx.Node:
         """A node (outside every graph's order) that reads a symbol from an input."""
         origin = self.origins[symbol]
-        placeholder = self.graph.find_nodes(op="placeholder")[origin.index]
+        placeholder: torch.fx.Node = self.graph.find_nodes(op="placeholder")[origin.index]
         if origin.dim is None:
             return placeholder
         scratch = torch.fx.Graph()
@@ -219,11 +238,17 @@ class Partition:
         return node
 
     def _compiled(
-        self, gm: torch.fx.GraphModule, part: Part, sources: Sequence[torch.fx.Node],
-        results: Sequence[torch.fx.Node], compile_function: Any,
+        self,
+        gm: torch.fx.GraphModule,
+        part: Part,
+        sources: Sequence[torch.fx.Node],
+        results: Sequence[torch.fx.Node],
+        compile_function: Any,
     ) -> Callable[..., Any]:
         whole = self.lowered.spec
-        request = Request(self.backend, whole.options, whole.mode, f"{whole.name}_part{part.number}", whole.phase)
+        request = Request(
+            self.backend, whole.options, whole.mode, f"{whole.name}_part{part.number}", whole.phase
+        )
         inputs = tuple(self.described.get(node) or _intermediate(node) for node in sources)
         values = [node.meta["val"] for node in sources]
         outputs = output_specs([node.meta["val"] for node in results], values)
@@ -248,7 +273,8 @@ def _intermediate(node: torch.fx.Node) -> InputSpec:
 def _shared_outputs(part: Part) -> list[torch.fx.Node]:
     """Outputs of a part that share memory with its inputs, or with an output before them."""
     taken = {
-        torch_private.storage_id(node.meta["val"]) for node in part.inputs()
+        torch_private.storage_id(node.meta["val"])
+        for node in part.inputs()
         if isinstance(node.meta["val"], torch.Tensor)
     }
     shared = []
@@ -258,4 +284,3 @@ def _shared_outputs(part: Part) -> list[torch.fx.Node]:
             shared.append(node)
         taken.add(storage)
     return shared
-

@@ -80,7 +80,9 @@ class _Recorder(TorchFunctionMode):
             return result
         if not any(isinstance(item, torch.Tensor) for item in flat) and func is not torch.Tensor.__setitem__:
             return result
-        node = self.graph.call_function(func, map_aggregate(args, self.node), map_aggregate(kwargs, self.node))
+        node = self.graph.call_function(
+            func, map_aggregate(args, self.node), map_aggregate(kwargs, self.node)
+        )
         node.meta["val"], node.meta["user_frame"] = result, _user_frame()
         if result is not flat:
             self._bind(result, node)
