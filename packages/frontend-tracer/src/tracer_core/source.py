@@ -16,7 +16,7 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "const": (lambda b, k: f"C[{k[0]}]", lambda b, k: k[1]),
     "module": (lambda b, k: f"sys.modules[{k!r}]", lambda b, k: k),
     "dict": (lambda b, k: f"{b}.__dict__", lambda b, k: b),
-    "key": (lambda b, k: f"{b}[{k!r}]", lambda b, k: f"{b}.{k}" if isinstance(k, str) else f"{b}[{k!r}]"),
+    "key": (lambda b, k: f"{b}[{k!r}]", lambda b, k: _key_name(b, k)),
     "item": (lambda b, k: f"{b}[{k!r}]", lambda b, k: f"{b}[{k!r}]"),
     "slot": (lambda b, k: f"{b}.{k}", lambda b, k: f"{b}.{k}"),
     "cell": (lambda b, k: f"{b}.__closure__[{k}]", lambda b, k: f"{b}.__closure__[{k}]"),
@@ -24,6 +24,16 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "type": (lambda b, k: f"type({b})", lambda b, k: f"type({b})"),
     "nth_key": (lambda b, k: f"list({b})[{k}]", lambda b, k: f"list({b})[{k}]"),
 }
+
+
+#: Tables of nn.Module that a person does not write.
+_MODULE_TABLES = frozenset({"_modules", "_parameters", "_buffers"})
+
+
+def _key_name(base: str, key: Any) -> str:
+    if key in _MODULE_TABLES:
+        return base
+    return f"{base}.{key}" if isinstance(key, str) else f"{base}[{key!r}]"
 
 
 class Source:

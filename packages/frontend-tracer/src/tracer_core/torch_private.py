@@ -126,10 +126,11 @@ def python_dispatcher() -> Any:
 
 
 def is_composite(op: Any) -> bool:
-    """Whether torch defines an operator by other operators (CompositeImplicitAutograd)."""
-    return bool(
-        torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd")
-    )
+    """Whether torch defines an operator by other operators (CompositeImplicitAutograd). Operators of
+    TorchScript alone (``aten::size``) are not known to the dispatcher and are not."""
+    name = op.name()
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return bool(torch._C._dispatch_has_kernel(name) and has(name, "CompositeImplicitAutograd"))
 
 
 def core_aten_table() -> dict[Any, Callable[..., Any]]:
@@ -261,3 +262,23 @@ def autocast_state() -> tuple[Any, ...]:
 
 #: Context in which neither torch function modes nor subclasses are asked.
 NoTorchFunction = torch._C.DisableTorchFunction
+
+
+def finite_bounds(bounds: Any) -> tuple[int, int | None]:
+    """(lower, upper) of a ValueRanges, None for no upper bound."""
+    try:
+        upper = int(bounds.upper)
+    except (TypeError, ValueError, OverflowError):
+        return int(bounds.lower), None
+    return int(bounds.lower), upper if upper < 2**62 else None
+
+
+def python_text(expr: Any, names: dict[Any, str]) -> str:
+    """A sympy expression over sizes as Python text; names: symbol -> text."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    class Printer(PythonPrinter):  # type: ignore[misc]
+        def _print_Symbol(self, symbol: Any) -> str:
+            return names[symbol]
+
+    return str(Printer().doprint(expr))

@@ -115,7 +115,9 @@ _CHECKS: dict[GuardKind, Callable[..., str]] = {
     GuardKind.SAME: lambda g, v, c, f: f"{v} is {f(g.expected)}",
     GuardKind.NOT_SAME: lambda g, v, c, f: f"{v} is not {f(g.expected)}",
     GuardKind.LEN: lambda g, v, c, f: f"len({v}) == {g.expected}",
-    GuardKind.KEYS: lambda g, v, c, f: f"list({v}) == {c(g.expected)}",
+    GuardKind.KEYS: lambda g, v, c, f: (
+        f"list({v}) == {c(g.expected)}" if isinstance(g.expected, list) else f"{v} == {c(g.expected)}"
+    ),
     GuardKind.HAS_NOT: lambda g, v, c, f: f"{g.expected!r} not in {v}",
     GuardKind.EMPTY: lambda g, v, c, f: f"not {v}",
     GuardKind.TENSOR: _tensor,

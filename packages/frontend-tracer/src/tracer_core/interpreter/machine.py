@@ -11,14 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracer_core.interpreter.frame import NULL, Frame, Unread
-from tracer_core.segments.breaks import Break
-
-
-class Returned(Exception):
-    """Raised by RETURN_VALUE in a frame that has no caller in the chain. Never seen by user code."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+from tracer_core.segments.breaks import Break, Restart
 
 
 class Machine:
@@ -37,18 +30,24 @@ class Machine:
         while True:
             frame = frames[-1]
             ip = frame.last = frame.ip
-            frame.ip = ip + 1
             frame.saved = frame.stack.copy()
             try:
+                self.before_step(base)
+                frame.ip = ip + 1
                 done = frame.code.handlers[ip](self, frame, frame.code.args[ip])
             except Break:
                 frame.stack, frame.ip = frame.saved, ip
                 raise
-            except Exception as error:
+            except (Restart, KeyboardInterrupt):
+                raise
+            except BaseException as error:
                 self.unwind(error, base)
                 continue
             if done is not None and self.leave(done[0], base):
                 return done[0]
+
+    def before_step(self, base: int) -> None:
+        """Called before each instruction; may raise Break."""
 
     def leave(self, value: Any, base: int) -> bool:
         """The active frame returned `value`: True when it was the frame at `base`."""

@@ -1,0 +1,389 @@
+"""What an attribute access means in a trace: CPython's descriptor protocol, with guards.
+
+In: an object and a name. Out: the value, with the dictionary entries that decided it guarded when the
+object (or its class) existed before the trace. What always holds: user code that the access runs
+(properties, `__getattr__`, `__set__`, ...) is interpreted, never run natively.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.guards.guard import GuardKind
+from tracer_core.interpreter.state import TraceState
+from tracer_core.source import Source
+
+_ABSENT: Any = object()
+_NATIVE_GETTERS = (
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType,
+    types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType,
+)  # fmt: skip
+_MODULE_GETATTR = torch.nn.Module.__getattr__
+_HEAP_TYPE = 1 << 9
+
+
+def has_python(function: Any) -> bool:
+    """Whether a slot of a type is user code."""
+    return isinstance(function, types.FunctionType)
+
+
+class Attributes(TraceState):
+    """getattr, setattr, delattr and super() of the tracer."""
+
+    def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
+        """(class that defines it, raw value) along the MRO, guarded for classes that can change."""
+        for owner in cls.__mro__:
+            namespace = owner.__dict__
+            if name in namespace:
+                value = namespace[name]
+                if owner.__flags__ & _HEAP_TYPE and not self.effects.changed(owner):
+                    source = self.provenance.sources.make(self._namespace(owner), "key", name)
+                    # The raw value decides, whatever it is: identity.
+                    self.provenance.guard(GuardKind.IS, source, value)
+                return owner, value
+            if owner.__flags__ & _HEAP_TYPE:
+                self.provenance.guard(GuardKind.HAS_NOT, self._namespace(owner), name)
+        return None, _ABSENT
+
+    def _namespace(self, cls: type) -> Source:
+        return self.provenance.sources.make(self.provenance.constant(cls), "dict")
+
+    # -- reading --
+
+    def getattr(self, obj: Any, name: str) -> Any:
+        if isinstance(obj, torch.Tensor):
+            return self._tensor_attribute(obj, name)
+        if isinstance(obj, types.ModuleType):
+            return self._module_attribute(obj, name)
+        if isinstance(obj, type):
+            return self._class_attribute(obj, name)
+        if isinstance(obj, super):
+            return self.super_attribute(obj.__thisclass__, obj.__self__, name)
+        cls = type(obj)
+        if not cls.__flags__ & _HEAP_TYPE:
+            return self._builtin_attribute(obj, name)
+        getter = self._static(cls, "__getattribute__")
+        if has_python(getter):
+            return self.call_value(getter, [obj, name], {})
+        try:
+            return self.generic_getattr(obj, name)
+        except AttributeError:
+            fallback = self._static(cls, "__getattr__")
+            if fallback is _ABSENT:
+                raise
+        return self._fallback(obj, name, fallback)
+
+    @staticmethod
+    def _static(cls: type, name: str) -> Any:
+        for owner in cls.__mro__:
+            if name in owner.__dict__:
+                return owner.__dict__[name]
+        return _ABSENT
+
+    def generic_getattr(self, obj: Any, name: str) -> Any:
+        """object.__getattribute__ for an instance of a Python class."""
+        cls = type(obj)
+        owner, raw = self.class_entry(cls, name)
+        if owner is not None and self._is_data_descriptor(raw):
+            return self._get_descriptor(raw, obj, cls, name)
+        value = self._instance_entry(obj, name)
+        if value is not _ABSENT:
+            return value
+        if owner is not None:
+            return self._get_descriptor(raw, obj, cls, name)
+        raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name, obj=obj)
+
+    @staticmethod
+    def _is_data_descriptor(raw: Any) -> bool:
+        return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+
+    def _instance_entry(self, obj: Any, name: str) -> Any:
+        """The value in the object's own dictionary, or _ABSENT; guarded either way."""
+        namespace = self.instance_dict(obj)
+        if namespace is None:
+            return _ABSENT
+        source = self.provenance.source_of(obj)
+        change = self.effects.changed(namespace)
+        if name in namespace:
+            value = namespace[name]
+            if source is None or (change is not None and change.before.get(name, _ABSENT) is not value):
+                return value
+            return self.provenance.read(value, self.provenance.sources.attribute(source, name))
+        if source is not None and (change is None or name not in change.before):
+            self.provenance.guard(GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name)
+        return _ABSENT
+
+    @staticmethod
+    def instance_dict(obj: Any) -> dict[str, Any] | None:
+        try:
+            found = object.__getattribute__(obj, "__dict__")
+        except AttributeError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _get_descriptor(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
+        kind = type(raw)
+        if kind is types.FunctionType:
+            return types.MethodType(raw, obj)
+        if kind is property:
+            if raw.fget is None:
+                raise AttributeError(f"property '{name}' of '{cls.__name__}' object has no getter")
+            return self.call_value(raw.fget, [obj], {})
+        if kind is staticmethod:
+            return raw.__func__
+        if kind is classmethod:
+            return types.MethodType(raw.__func__, cls)
+        if kind is types.MemberDescriptorType or kind is types.GetSetDescriptorType:
+            return self._slot(raw, obj, cls, name)
+        if isinstance(raw, _NATIVE_GETTERS):
+            return raw.__get__(obj, cls)
+        getter = self._static(kind, "__get__")
+        if getter is _ABSENT:
+            return self._class_value(raw)
+        if has_python(getter):
+            return self.call_value(getter, [raw, obj, cls], {})
+        return self.native_descriptor_get(raw, obj, cls, name)
+
+    def native_descriptor_get(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
+        """A descriptor written in C that is not one of Python's own."""
+        if type(raw).__name__ in ("partialmethod", "cached_property", "_lru_cache_wrapper") or callable(raw):
+            return raw.__get__(obj, cls)
+        self.break_graph("unknown_native", f"descriptor {type(raw).__name__} for attribute {name!r}")
+
+    def _slot(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
+        if name == "__dict__":
+            return self._dict_of(obj)
+        if name == "__class__":
+            return cls
+        value = raw.__get__(obj, cls)
+        source = self.provenance.source_of(obj)
+        if source is None or (self.effects.changed(obj) is not None):
+            return value
+        return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
+
+    def _dict_of(self, obj: Any) -> dict[str, Any]:
+        namespace = self.instance_dict(obj)
+        if namespace is None:
+            raise AttributeError(f"'{type(obj).__name__}' object has no attribute '__dict__'")
+        source = self.provenance.source_of(obj)
+        if source is not None and self.provenance.source_of(namespace) is None:
+            self.provenance.register(namespace, self.provenance.sources.make(source, "dict"))
+        return namespace
+
+    def _class_value(self, raw: Any) -> Any:
+        """A plain value found on a class: its identity is guarded; what it holds may be read."""
+        if self.provenance.source_of(raw) is None and not self.is_fresh(raw):
+            self.provenance.constant(raw)
+        return raw
+
+    def _fallback(self, obj: Any, name: str, fallback: Any) -> Any:
+        if fallback is _MODULE_GETATTR:
+            return self._module_member(obj, name)
+        if has_python(fallback):
+            return self.call_value(fallback, [obj, name], {})
+        self.break_graph("unknown_native", f"{type(obj).__name__}.__getattr__")
+
+    def _module_member(self, obj: torch.nn.Module, name: str) -> Any:
+        """nn.Module.__getattr__ without interpreting it: parameters, buffers, submodules."""
+        for table in ("_parameters", "_buffers", "_modules"):
+            members = self._instance_entry(obj, table)
+            if members is _ABSENT:
+                continue
+            value = self.dict_get(members, name, _ABSENT)
+            if value is not _ABSENT:
+                return value
+        raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'", name=name, obj=obj)
+
+    # -- tensors, modules, classes, builtins --
+
+    def _tensor_attribute(self, tensor: torch.Tensor, name: str) -> Any:
+        if name == "__class__":
+            return torch.Tensor if torch_private.is_fake(tensor) else type(tensor)
+        if name == "__dict__":
+            self.break_graph("unsupported_value", "__dict__ of a tensor")
+        own = self.instance_dict(tensor) or {}
+        if name in own and not torch_private.is_fake(tensor):
+            source = self.provenance.source_of(tensor)
+            value = own[name]
+            return value if source is None else self.provenance.read(
+                value, self.provenance.sources.attribute(source, name))  # fmt: skip
+        raw = self._static(torch.Tensor, name)
+        if raw is _ABSENT:
+            if name in own:
+                return own[name]
+            source = self.provenance.source_of(tensor)
+            if source is not None:
+                self.provenance.guard(GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name)
+            raise AttributeError(f"'{type(tensor).__name__}' object has no attribute '{name}'")
+        if isinstance(raw, types.FunctionType):
+            return types.MethodType(raw, tensor)
+        if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return raw.__get__(tensor, type(tensor))
+        if isinstance(raw, (types.GetSetDescriptorType, property)):
+            return self.recorder.call(raw.__get__, (tensor,), {})
+        return getattr(tensor, name)
+
+    def _module_attribute(self, module: types.ModuleType, name: str) -> Any:
+        namespace = module.__dict__
+        source = self.provenance.source_of(module) or self.provenance.constant(module)
+        if name in namespace:
+            change = self.effects.changed(namespace)
+            value = namespace[name]
+            if change is not None and change.before.get(name, _ABSENT) is not value:
+                return value
+            return self.provenance.read(value, self.provenance.sources.attribute(source, name))
+        if name == "__dict__":
+            return self._dict_of(module)
+        # A module's __getattr__ (lazy imports) caches what it finds or computes it from its name.
+        value = getattr(module, name)
+        if name in namespace:
+            return self.provenance.read(value, self.provenance.sources.attribute(source, name))
+        return self._class_value(value)
+
+    def _class_attribute(self, cls: type, name: str) -> Any:
+        meta = type(cls)
+        meta_owner, meta_raw = (None, _ABSENT) if meta is type else self.class_entry(meta, name)
+        if meta_owner is not None and self._is_data_descriptor(meta_raw) and meta_owner is not type:
+            return self._get_descriptor(meta_raw, cls, meta, name)
+        owner, raw = self.class_entry(cls, name)
+        if owner is not None:
+            return self._class_get(raw, cls, name)
+        if meta_owner is not None:
+            return self._get_descriptor(meta_raw, cls, meta, name)
+        if hasattr(type, name):
+            value = getattr(cls, name)
+            return value if name in ("__name__", "__qualname__", "__module__", "__mro__", "__bases__") or callable(
+                value) else self._class_value(value)  # fmt: skip
+        fallback = self._static(meta, "__getattr__")
+        if has_python(fallback):
+            return self.call_value(fallback, [cls, name], {})
+        return getattr(cls, name)
+
+    def _class_get(self, raw: Any, cls: type, name: str) -> Any:
+        kind = type(raw)
+        if kind is types.FunctionType:
+            return raw
+        if kind is staticmethod:
+            return raw.__func__
+        if kind is classmethod:
+            return types.MethodType(raw.__func__, cls)
+        if kind is property:
+            return raw
+        getter = self._static(kind, "__get__")
+        if getter is _ABSENT:
+            return self._class_value(raw)
+        if has_python(getter):
+            return self.call_value(getter, [raw, None, cls], {})
+        return self._class_value(raw.__get__(None, cls))
+
+    def _builtin_attribute(self, obj: Any, name: str) -> Any:
+        """Instances of types written in C."""
+        value = getattr(obj, name)
+        source = self.provenance.source_of(obj)
+        if source is None or self.effects.changed(obj) is not None:
+            return value
+        raw = self._static(type(obj), name)
+        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            if name == "__dict__":
+                return self._dict_of(obj)
+            return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
+        namespace = self.instance_dict(obj)
+        if raw is _ABSENT and namespace is not None and name in namespace:
+            return self.provenance.read(value, self.provenance.sources.attribute(source, name))
+        return value
+
+    # -- super() --
+
+    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
+        cls = obj if isinstance(obj, type) and issubclass(obj, owner) else type(obj)
+        if issubclass(cls, torch.Tensor):
+            self.break_graph("tensor_subclass", "super() in a tensor subclass")
+        mro = cls.__mro__
+        for base in mro[mro.index(owner) + 1 :]:
+            if name in base.__dict__:
+                raw = base.__dict__[name]
+                if base.__flags__ & _HEAP_TYPE:
+                    source = self.provenance.sources.make(self._namespace(base), "key", name)
+                    self.provenance.guard(GuardKind.IS, source, raw)
+                if cls is obj:
+                    return raw.__func__ if isinstance(raw, staticmethod) else self._class_get(raw, cls, name)
+                return self._get_descriptor(raw, obj, cls, name)
+        if name == "__class__":
+            return super
+        raise AttributeError(f"'super' object has no attribute '{name}'")
+
+    # -- writing --
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None:
+        setter = self._static(type(obj), "__setattr__")
+        if isinstance(obj, torch.Tensor):
+            self._set_tensor_attribute(obj, name, value)
+        elif isinstance(obj, type):
+            self.break_graph("unsupported_mutation", f"attribute {name!r} of class {obj.__name__} is set")
+        elif has_python(setter):
+            self.call_value(setter, [obj, name, value], {})
+        else:
+            self.generic_setattr(obj, name, value)
+
+    def _set_tensor_attribute(self, tensor: torch.Tensor, name: str, value: Any) -> None:
+        if self._static(torch.Tensor, name) is not _ABSENT:
+            self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is set")
+        if torch_private.is_fake(tensor):
+            self.break_graph("unsupported_mutation", f"attribute {name!r} is set on an intermediate tensor")
+        self.before_change(tensor.__dict__, tensor)
+        tensor.__dict__[name] = value
+
+    def generic_setattr(self, obj: Any, name: str, value: Any) -> None:
+        """object.__setattr__"""
+        owner, raw = self.class_entry(type(obj), name)
+        if owner is not None and self._is_data_descriptor(raw):
+            self._set_descriptor(raw, obj, name, value)
+            return
+        namespace = self.instance_dict(obj)
+        if namespace is None:
+            if isinstance(obj, types.ModuleType) or self.is_fresh(obj):
+                setattr(obj, name, value)
+                return
+            self.break_graph("unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is set")
+        self.before_change(namespace, obj)
+        namespace[name] = value
+
+    def _set_descriptor(self, raw: Any, obj: Any, name: str, value: Any) -> None:
+        if isinstance(raw, property):
+            if raw.fset is None:
+                raise AttributeError(f"property '{name}' of '{type(obj).__name__}' object has no setter")
+            self.call_value(raw.fset, [obj, value], {})
+            return
+        setter = self._static(type(raw), "__set__")
+        if has_python(setter):
+            self.call_value(setter, [raw, obj, value], {})
+            return
+        if not self.is_fresh(obj):
+            self.break_graph("unsupported_mutation", f"slot {name!r} of a {type(obj).__name__} is set")
+        raw.__set__(obj, value)
+
+    def delattr(self, obj: Any, name: str) -> None:
+        deleter = self._static(type(obj), "__delattr__")
+        if isinstance(obj, (torch.Tensor, type)):
+            self.break_graph("unsupported_mutation", f"attribute {name!r} is deleted")
+        if has_python(deleter):
+            self.call_value(deleter, [obj, name], {})
+            return
+        self.generic_delattr(obj, name)
+
+    def generic_delattr(self, obj: Any, name: str) -> None:
+        """object.__delattr__"""
+        namespace = self.instance_dict(obj)
+        if namespace is None or (name not in namespace and self._static(type(obj), name) is not _ABSENT):
+            self.break_graph("unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is deleted")
+        if name not in namespace:
+            raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
+        self.before_change(namespace, obj)
+        del namespace[name]
+
+
+ABSENT = _ABSENT

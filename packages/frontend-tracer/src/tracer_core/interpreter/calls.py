@@ -1,0 +1,411 @@
+"""What a call means in a trace: inline, record, run natively, or break.
+
+In: a callable and its arguments. Out: a value, or a `Frame` to run. What always holds: a Python function
+is interpreted; a C function runs only if the effect table or torch's operators know it; a break inside
+a call that native code made turns into a break before that native call (`Restart`).
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import types
+from typing import Any
+
+import torch
+
+from tracer_core import markers
+from tracer_core.guards.guard import GuardKind
+from tracer_core.interpreter.attributes import ABSENT, has_python
+from tracer_core.interpreter.binding import bind
+from tracer_core.interpreter.code import decode
+from tracer_core.interpreter.frame import NULL, Frame
+from tracer_core.interpreter.generators import TracedGenerator
+from tracer_core.interpreter.operations import Operations
+from tracer_core.natives import policy
+from tracer_core.natives.effects import Effect, EffectKind, effect_of, unbound
+from tracer_core.provenance import is_constant
+from tracer_core.segments.breaks import Break, Restart
+
+_HOOK_TABLES = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
+_GLOBAL_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",
+                 "_global_forward_pre_hooks")  # fmt: skip
+_MODULE_CALL = torch.nn.Module.__call__
+_C_FUNCTIONS = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)  # fmt: skip
+_SAFE_CLASSES = (
+    torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype, slice, range, types.SimpleNamespace,
+    types.MethodType, types.CellType, types.MappingProxyType,
+)  # fmt: skip
+
+
+class Calls(Operations):
+    """Calls of the tracer. outer_step: number of the instruction of the outermost chain being run."""
+
+    outer_step: int
+    nesting: int
+
+    # -- entry points of the machine --
+
+    def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        result = self.prepare(function, args, kwargs)
+        if type(result) is Frame:
+            self.frames.append(result)
+        else:
+            frame.stack.append(result)
+
+    def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        result = self.prepare(function, args, kwargs)
+        return self.run_nested(result) if type(result) is Frame else result
+
+    def run_nested(self, frame: Frame, error: BaseException | None = None) -> Any:
+        """Runs a frame to its end below native code. A break inside means: break before that code."""
+        base = len(self.frames)
+        if base > 900:
+            raise RecursionError("maximum recursion depth exceeded")
+        self.frames.append(frame)
+        self.nesting += 1
+        rule, frame.on_return = frame.on_return, None
+        try:
+            if error is not None:
+                self.unwind(error, base)
+            value = self.run(base)
+        except Break as inner:
+            if self.nesting == 1:
+                raise Restart(self.outer_step, inner.kind, inner.reason) from None
+            raise
+        finally:
+            del self.frames[base:]
+            self.nesting -= 1
+        if rule is None or rule == "discard":
+            return value
+        return rule[1]
+
+    def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
+        return self.run_nested(frame, error)
+
+    # -- dispatch --
+
+    def prepare(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """The result of a call, or the frame that computes it."""
+        kind = type(function)
+        if kind is types.MethodType:
+            receiver = self._method_part(function, "__self__")
+            return self.prepare(self._method_part(function, "__func__"), [receiver, *args], kwargs)
+        role = markers.role(function) if kind is not type else None
+        if role is not None:
+            return self._marked(role, function, args, kwargs)
+        if kind is types.FunctionType:
+            return self.call_function(function, args, kwargs)
+        if isinstance(function, _C_FUNCTIONS):
+            return self.call_native(function, args, kwargs)
+        if isinstance(function, type):
+            return self.instantiate(function, args, kwargs)
+        handler = _BY_TYPE.get(kind)
+        if handler is not None:
+            return handler(self, function, args, kwargs)
+        if policy.is_torch_operator(function):
+            return self.call_torch(function, args, kwargs)
+        return self.call_object(function, args, kwargs)
+
+    def _method_part(self, method: Any, name: str) -> Any:
+        value = getattr(method, name)
+        source = self.provenance.source_of(method)
+        return value if source is None else self.provenance.read(
+            value, self.provenance.sources.make(source, "slot", name))  # fmt: skip
+
+    def _marked(self, role: markers.FunctionRole, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if role is markers.FunctionRole.IS_COMPILING:
+            return True
+        if role is markers.FunctionRole.GRAPH_BREAK:
+            self.break_graph("requested", str(args[0] if args else kwargs.get("message", "")) or "graph_break()")
+        if role is markers.FunctionRole.DISALLOW:
+            self.break_graph("disabled", f"{function!r} was marked with disallow_in_graph")
+        if role is markers.FunctionRole.ALLOW:
+            return self.call_torch_node(function, args, kwargs)
+        self.native_reads(*args, *kwargs.values())
+        return function(*args, **kwargs)
+
+    def call_function(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        row = effect_of(function)
+        if row is not None:
+            return self.apply_effect(row, function, args, kwargs)
+        decision, kind, reason = policy.decide(function)
+        if decision is policy.Decision.BREAK:
+            behind = markers.compiled(function)
+            if behind is not None:
+                return self.prepare(behind.original, args, kwargs)
+            self.break_graph(kind, reason)
+        behind = markers.compiled(function)
+        if behind is not None:
+            return self.prepare(behind.original, args, kwargs)
+        if decision is policy.Decision.NATIVE:
+            self.native_reads(*args, *kwargs.values())
+            return self.native(function, *args, **kwargs)
+        return self.frame_of(function, args, kwargs)
+
+    def frame_of(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A frame ready to run `function`; a TracedGenerator for a generator function."""
+        frame = Frame(function, decode(function.__code__))
+        bind(self, frame, args, kwargs)
+        if frame.code.is_generator:
+            return TracedGenerator(self, frame)
+        return frame
+
+    # -- C functions --
+
+    def call_native(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        row = effect_of(function)
+        if row is None:
+            raw = unbound(function)
+            if raw is not None:
+                row = effect_of(raw)
+                if row is not None and not isinstance(function.__self__, type):
+                    return self.apply_effect(row, raw, [function.__self__, *args], kwargs)
+                if row is not None:
+                    return self.apply_effect(row, function, args, kwargs)
+        if row is not None:
+            return self.apply_effect(row, function, args, kwargs)
+        if policy.is_torch_operator(function):
+            return self.call_torch(function, args, kwargs)
+        return self.unknown(function, args, kwargs)
+
+    def unknown(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Slots that a class inherits from C bases, then: graph break."""
+        name = getattr(function, "__name__", "")
+        receiver = getattr(function, "__self__", None)
+        if name == "__init__" and args and isinstance(args[0], BaseException):
+            self.native_reads(*args[1:])
+            return function(*args, **kwargs)
+        if name == "__new__" and args and isinstance(args[0], type):
+            return self.new_object(function, args[0], args[1:], kwargs)
+        if name == "__init__" and args and isinstance(args[0], dict):
+            for key, value in _BY_TYPE_DICT(self, args[1:], kwargs).items():
+                self.setitem(args[0], key, value)
+            return None
+        if name == "__init__" and args and isinstance(args[0], list):
+            args[0].extend(self.spread(args[1]) if len(args) > 1 else [])
+            return None
+        if isinstance(receiver, (enum.Enum, BaseException)) and name in ("__reduce_ex__", "with_traceback"):
+            return function(*args, **kwargs)
+        module = getattr(function, "__module__", None) or getattr(
+            getattr(function, "__objclass__", type(receiver)), "__module__", "?")  # fmt: skip
+        self.break_graph("unknown_native", f"{module}.{getattr(function, '__qualname__', name)}")
+
+    def apply_effect(self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if row.kind is EffectKind.SPECIAL:
+            assert row.handler is not None
+            return row.handler(self, args, kwargs)
+        if row.kind is EffectKind.BREAKS:
+            self.break_graph(row.break_kind, f"{getattr(function, '__qualname__', function)}: {row.reason}")
+        if row.kind is EffectKind.PURE:
+            self.native_reads(*args, *kwargs.values())
+        elif row.kind is EffectKind.MUTATES:
+            self.native_reads(*args[1:], *kwargs.values())
+            self.before_change(args[0])
+        elif row.kind is EffectKind.TORCH:
+            return self.call_torch(function, args, kwargs)
+        if any(isinstance(a, torch.Tensor) for a in args):
+            return self.native(function, *args, **kwargs)
+        return function(*args, **kwargs)
+
+    def native_reads(self, *values: Any) -> None:
+        """Guards what a native function may read in its arguments."""
+        for value in values:
+            if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
+                self.expand(value)
+            elif is_constant(value) or self._is_tensor_like(value):
+                continue
+            elif isinstance(value, (TracedGenerator,)):
+                self.break_graph("unknown_native", "native code is handed a generator")
+
+    def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        self.native_reads(*args, *kwargs.values())
+        args = [self.list_of(a) if isinstance(a, TracedGenerator) else a for a in args]
+        receiver = getattr(function, "__self__", None)
+        if isinstance(receiver, torch.Tensor):
+            # A bound method of the real or fake tensor: unbind, so that the mode sees the tensor.
+            return self.native(getattr(torch.Tensor, function.__name__), receiver, *args, **kwargs)
+        return self.native(function, *args, **kwargs)
+
+    def list_of(self, iterable: Any) -> list[Any]:
+        return self.spread(iterable)
+
+    def call_torch_node(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A function that the user allowed in graphs: one node."""
+        self.native_reads(*args, *kwargs.values())
+        return self.recorder.call(function, tuple(args), kwargs)
+
+    # -- objects --
+
+    def call_object(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        cls = type(function)
+        behind = markers.compiled(function) if isinstance(function, torch.nn.Module) else None
+        if behind is not None:
+            return self.prepare(markers.uncompiled(function), args, kwargs)
+        if isinstance(function, torch.nn.Module) and self._plain_module(function):
+            return self.prepare(self.getattr(function, "forward"), args, kwargs)
+        method = self._static(cls, "__call__")
+        if has_python(method):
+            self.class_entry(cls, "__call__")
+            return self.prepare(method, [function, *args], kwargs)
+        if method is not ABSENT and not isinstance(function, (*_C_FUNCTIONS, types.FunctionType)):
+            if isinstance(method, types.FunctionType) or hasattr(method, "__get__") and not isinstance(
+                method, (types.WrapperDescriptorType, types.MethodDescriptorType)):  # fmt: skip
+                return self.prepare(method.__get__(function, cls), args, kwargs)
+        if method is ABSENT:
+            raise TypeError(f"'{cls.__name__}' object is not callable")
+        self.break_graph("unknown_native", f"a {cls.__module__}.{cls.__qualname__} is called")
+
+    def _plain_module(self, module: torch.nn.Module) -> bool:
+        """Whether calling the module is calling its forward: no hooks, guarded."""
+        if self._static(type(module), "__call__") is not _MODULE_CALL:
+            return False
+        names = torch.nn.modules.module.__dict__
+        if any(names[table] for table in _GLOBAL_HOOKS) or module._backward_hooks:
+            return False
+        self.class_entry(type(module), "__call__")
+        for table in _HOOK_TABLES:
+            hooks = self._instance_entry(module, table)
+            if hooks is ABSENT or self.keys(hooks):
+                return False
+        if self._instance_entry(module, "_compiled_call_impl") is not ABSENT:
+            return False
+        holder = self.provenance.constant(torch.nn.modules.module)
+        for table in _GLOBAL_HOOKS:
+            source = self.provenance.sources.attribute(holder, table)
+            if self.provenance.source_of(names[table]) is None:
+                self.provenance.register(names[table], source)
+            self.provenance.guard(GuardKind.EMPTY, source)
+        return True
+
+    def has_attribute(self, obj: Any, name: str) -> bool:
+        try:
+            self.getattr(obj, name)
+        except AttributeError:
+            return False
+        return True
+
+    def native_iterator(self, iterator: Any) -> Any:
+        """An iterator that native code may advance: user code in it must be run first."""
+        if isinstance(iterator, TracedGenerator) or self.python_method(iterator, "__next__"):
+            return iter(self.spread(iterator))
+        if not self.is_fresh(iterator):
+            self.break_graph("live_iterator", f"a {type(iterator).__name__} from before this segment is advanced")
+        return iterator
+
+    # -- classes --
+
+    def instantiate(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        row = effect_of(cls)
+        if row is not None:
+            return self.apply_effect(row, cls, args, kwargs)
+        if issubclass(cls, torch.Tensor):
+            if cls is torch.Tensor:
+                return self.call_torch(cls, args, kwargs)
+            self.break_graph("tensor_subclass", f"a {cls.__name__} is made")
+        if isinstance(cls, enum.EnumMeta) or cls in _SAFE_CLASSES or issubclass(cls, enum.Enum):
+            self.native_reads(*args, *kwargs.values())
+            return cls(*args, **kwargs)
+        meta_call = self._static(type(cls), "__call__")
+        if has_python(meta_call):
+            return self.prepare(meta_call, [cls, *args], kwargs)
+        if issubclass(cls, torch.autograd.Function):
+            self.break_graph("higher_order", f"{cls.__name__} is an autograd.Function")
+        _, new = self.class_entry(cls, "__new__")
+        if isinstance(new, staticmethod):
+            new = new.__func__
+        if new is object.__new__:
+            if getattr(cls, "__abstractmethods__", None):
+                return cls(*args, **kwargs)  # raises Python's own error
+            obj = object.__new__(cls)
+        else:
+            obj = self.call_value(new, [cls, *args], kwargs)
+        if not isinstance(obj, cls):
+            return obj
+        return self._initialise(obj, args, kwargs)
+
+    def new_object(self, new: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """``__new__`` of a C base called for a Python class."""
+        owner = getattr(new, "__self__", None)
+        if owner is object:
+            return object.__new__(cls)
+        if owner in (dict, list, set, collections.OrderedDict, collections.defaultdict, collections.deque):
+            return owner.__new__(cls)
+        if owner in (tuple, frozenset):
+            return owner.__new__(cls, *([self.spread(args[0])] if args else []))
+        if owner in (str, int, float, bytes) or (isinstance(owner, type) and issubclass(owner, BaseException)):
+            self.native_reads(*args)
+            return owner.__new__(cls, *args, **kwargs)
+        self.break_graph("unknown_native", f"{getattr(owner, '__qualname__', owner)}.__new__ for {cls.__name__}")
+
+    def _initialise(self, obj: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        cls = type(obj)
+        _, init = self.class_entry(cls, "__init__")
+        if init is object.__init__:
+            if (args or kwargs) and self._static(cls, "__new__") is object.__new__:
+                raise TypeError(f"{cls.__name__}() takes no arguments")
+            return obj
+        if not has_python(init):
+            self.call_value(init, [obj, *args], kwargs)
+            return obj
+        frame = self.prepare(init, [obj, *args], kwargs)
+        if type(frame) is not Frame:
+            return obj
+        frame.on_return = ("instance", obj)
+        return frame
+
+    def wrapper_class(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        self.break_graph("unknown_native", "a descriptor or partial is made")
+
+    def zero_argument_super(self) -> Any:
+        """super() reads ``__class__`` and the first argument of the calling frame."""
+        frame = self.frames[-1]
+        names = frame.code.locals_names
+        cell = frame.locals[names.index("__class__")]
+        owner = self.load_cell(cell, "__class__")
+        first = frame.locals[0]
+        if isinstance(first, types.CellType):
+            first = self.load_cell(first, names[0])
+        elif first is NULL:
+            raise RuntimeError("super(): arg[0] deleted")
+        else:
+            first = self.load(frame, 0)
+        return super(owner, first)
+
+
+def _call_partial(tracer: Calls, partial: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    source = tracer.provenance.source_of(partial)
+    parts = []
+    for name in ("func", "args", "keywords"):
+        value = getattr(partial, name)
+        if source is not None:
+            value = tracer.provenance.read(value, tracer.provenance.sources.make(source, "slot", name))
+        parts.append(value)
+    return tracer.prepare(parts[0], [*tracer.spread(parts[1]), *args], {**tracer.mapping(parts[2]), **kwargs})
+
+
+def _call_cached(tracer: Calls, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """functools.lru_cache: by contract a function of its arguments."""
+    if all(is_constant(value) or isinstance(value, (type, types.FunctionType)) for value in (*args, *kwargs.values())):
+        if not any(isinstance(value, torch.Tensor) for value in args):
+            return cached(*args, **kwargs)
+    return tracer.prepare(cached.__wrapped__, args, kwargs)
+
+
+def _make_dict(tracer: Calls, args: list[Any], kwargs: dict[str, Any]) -> dict[Any, Any]:
+    row = effect_of(dict)
+    assert row is not None and row.handler is not None
+    result: dict[Any, Any] = row.handler(tracer, args, kwargs)
+    return result
+
+
+_BY_TYPE_DICT = _make_dict
+#: type of a callable object -> how it is called.
+_BY_TYPE: dict[type, Any] = {
+    functools.partial: _call_partial,
+    functools._lru_cache_wrapper: _call_cached,
+}

@@ -1,0 +1,435 @@
+"""What operators, comparisons, subscripts, truth and iteration mean in a trace.
+
+In: operands as real objects (tensors may be fakes). Out: the result. What always holds: operands whose
+special methods are user code have them interpreted; operators on tensors reach the recorder; sourced
+containers are guarded as far as the operation reads them.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core.interpreter.attributes import ABSENT, Attributes, has_python
+from tracer_core.interpreter.generators import TracedGenerator
+from tracer_core.provenance import is_constant
+
+_BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "+": ("add", operator.add), "-": ("sub", operator.sub), "*": ("mul", operator.mul),
+    "/": ("truediv", operator.truediv), "//": ("floordiv", operator.floordiv), "%": ("mod", operator.mod),
+    "**": ("pow", operator.pow), "@": ("matmul", operator.matmul), "&": ("and", operator.and_),
+    "|": ("or", operator.or_), "^": ("xor", operator.xor), "<<": ("lshift", operator.lshift),
+    ">>": ("rshift", operator.rshift),
+}  # fmt: skip
+_INPLACE: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.iadd, "-": operator.isub, "*": operator.imul, "/": operator.itruediv,
+    "//": operator.ifloordiv, "%": operator.imod, "**": operator.ipow, "@": operator.imatmul,
+    "&": operator.iand, "|": operator.ior, "^": operator.ixor, "<<": operator.ilshift, ">>": operator.irshift,
+}  # fmt: skip
+_COMPARE: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
+    "<": ("__lt__", "__gt__", operator.lt), "<=": ("__le__", "__ge__", operator.le),
+    "==": ("__eq__", "__eq__", operator.eq), "!=": ("__ne__", "__ne__", operator.ne),
+    ">": ("__gt__", "__lt__", operator.gt), ">=": ("__ge__", "__le__", operator.ge),
+}  # fmt: skip
+_UNARY: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "-": ("__neg__", operator.neg), "+": ("__pos__", operator.pos), "~": ("__invert__", operator.invert),
+}  # fmt: skip
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_MUTABLE = (list, dict, set, collections.deque)
+#: Iterators that read nothing that existed before the trace when they were made in it.
+_NATIVE_ITERATORS = tuple(
+    {type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values(), reversed([]))}
+    | {enumerate, zip, map, filter, reversed, TracedGenerator}
+)
+
+
+class Operations(Attributes):
+    """Operators of the tracer."""
+
+    # -- helpers --
+
+    def python_method(self, obj: Any, name: str) -> Any:
+        """A special method of the object's class if it is user code, else None."""
+        cls = type(obj)
+        if not cls.__flags__ & (1 << 9) or isinstance(obj, torch.Tensor):
+            return None
+        found = self._static(cls, name)
+        if found is not ABSENT and has_python(found):
+            self.class_entry(cls, name)
+            return found
+        return None
+
+    def _is_tensor_like(self, value: Any) -> bool:
+        return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+    def _native_operands(self, *values: Any) -> None:
+        """Guards what a native operator reads in its operands; breaks for unknown types."""
+        for value in values:
+            if isinstance(value, _CONTAINERS):
+                self.expand(value)
+            elif not (is_constant(value) or self._is_tensor_like(value)):
+                self._check_native_operand(value)
+
+    def _check_native_operand(self, value: Any) -> None:
+        cls = type(value)
+        if cls.__flags__ & (1 << 9) or cls.__module__ not in ("builtins", "types", "functools", "collections"):
+            safe = (type, types.ModuleType, torch.finfo, torch.iinfo)
+            if not isinstance(value, safe) and not self.is_identity_comparable(value):
+                self.break_graph("unknown_native", f"an operator on a {cls.__module__}.{cls.__name__}")
+
+    def is_identity_comparable(self, value: Any) -> bool:
+        """An instance whose operators are those of object, or of a known safe base."""
+        cls = type(value)
+        return all(
+            self._static(cls, name) is getattr(object, name) for name in ("__eq__", "__hash__")
+        ) or isinstance(value, _SAFE_INSTANCES)
+
+    # -- operators --
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any:
+        inplace = symbol.endswith("=")
+        symbol = symbol.rstrip("=")
+        name, native = _BINARY[symbol]
+        if inplace:
+            method = self.python_method(left, f"__i{name}__")
+            if method is not None:
+                result = self.call_value(method, [left, right], {})
+                if result is not NotImplemented:
+                    return result
+            elif isinstance(left, torch.Tensor) or isinstance(left, _MUTABLE):
+                return self._inplace(symbol, left, right)
+        for method, args in self._candidates(name, left, right):
+            if method is None:
+                continue
+            result = self.call_value(method, args, {})
+            if result is not NotImplemented:
+                return result
+        if self.python_method(left, f"__{name}__") or self.python_method(right, f"__r{name}__"):
+            kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
+            raise TypeError(f"unsupported operand type(s) for {symbol}: {kinds}")
+        self._native_operands(left, right)
+        return self.native(native, left, right)
+
+    def _candidates(self, name: str, left: Any, right: Any) -> list[tuple[Any, list[Any]]]:
+        forward = (self.python_method(left, f"__{name}__"), [left, right])
+        reflected = (
+            self.python_method(right, f"__r{name}__") if type(left) is not type(right) else None,
+            [right, left],
+        )
+        if reflected[0] is not None and issubclass(type(right), type(left)):
+            return [reflected, forward]
+        if forward[0] is None and reflected[0] is not None and self._native_handles(name, left, right):
+            return []
+        return [forward, reflected]
+
+    def _native_handles(self, name: str, left: Any, right: Any) -> bool:
+        return isinstance(left, torch.Tensor) and not hasattr(type(right), "__torch_function__") and isinstance(
+            right, (int, float, torch.Tensor)
+        )
+
+    def _inplace(self, symbol: str, left: Any, right: Any) -> Any:
+        if isinstance(left, torch.Tensor):
+            self._native_operands(right)
+            return self.native(_INPLACE[symbol], left, right)
+        self.before_change(left)
+        if isinstance(left, list) and symbol == "+":
+            left.extend(self.spread(right))
+            return left
+        self._native_operands(right)
+        return _INPLACE[symbol](left, right)
+
+    def unary(self, symbol: str, value: Any) -> Any:
+        name, native = _UNARY[symbol]
+        method = self.python_method(value, name)
+        if method is not None:
+            return self.call_value(method, [value], {})
+        self._native_operands(value)
+        return self.native(native, value)
+
+    def compare(self, symbol: str, left: Any, right: Any) -> Any:
+        name, reflected, native = _COMPARE[symbol]
+        order = [(left, name, right), (right, reflected, left)]
+        if type(right) is not type(left) and issubclass(type(right), type(left)):
+            order.reverse()
+        asked = False
+        for receiver, method_name, other in order:
+            method = self.python_method(receiver, method_name)
+            if method is None and method_name == "__ne__":
+                equal = self.python_method(receiver, "__eq__")
+                if equal is not None and self._static(type(receiver), "__ne__") is object.__ne__:
+                    asked = True
+                    result = self.call_value(equal, [receiver, other], {})
+                    if result is not NotImplemented:
+                        return not self.truth(result)
+                continue
+            if method is not None:
+                asked = True
+                result = self.call_value(method, [receiver, other], {})
+                if result is not NotImplemented:
+                    return result
+        if asked and symbol in ("==", "!="):
+            return (left is right) == (symbol == "==")
+        if symbol in ("==", "!=") and not self._is_tensor_like(left) and not self._is_tensor_like(right):
+            return self._equal(left, right) == (symbol == "==")
+        self._native_operands(left, right)
+        return self.native(native, left, right)
+
+    def _equal(self, left: Any, right: Any) -> bool:
+        for value in (left, right):
+            if isinstance(value, _CONTAINERS):
+                self.expand(value)
+                if not self._plain(value):
+                    self.break_graph("unknown_native", "containers of objects with their own __eq__ are compared")
+            elif not is_constant(value):
+                if self.is_identity_comparable(value):
+                    continue
+                self._check_native_operand(value)
+        return bool(left == right)
+
+    def _plain(self, container: Any, depth: int = 6) -> bool:
+        """Whether comparing the container runs no user code."""
+        children = [*container.keys(), *container.values()] if isinstance(container, dict) else container
+        return all(
+            is_constant(child)
+            or (isinstance(child, _CONTAINERS) and depth > 0 and self._plain(child, depth - 1))
+            or (not isinstance(child, torch.Tensor) and self.is_identity_comparable(child))
+            for child in children
+        )
+
+    def truth(self, value: Any) -> bool:
+        if value is True or value is False or value is None:
+            return value is True
+        if isinstance(value, torch.Tensor):
+            self.break_graph("data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}")
+        if isinstance(value, _CONTAINERS):
+            method = self.python_method(value, "__bool__") or self.python_method(value, "__len__")
+            return bool(self.call_value(method, [value], {})) if method else self._truth_of_container(value)
+        for name in ("__bool__", "__len__"):
+            method = self.python_method(value, name)
+            if method is not None:
+                return bool(self.call_value(method, [value], {}))
+        return bool(value)
+
+    def _truth_of_container(self, value: Any) -> bool:
+        if isinstance(value, dict):
+            return bool(self.keys(value))
+        if isinstance(value, (list, tuple)):
+            return self.length(value) != 0
+        self.expand(value)
+        return bool(value)
+
+    def contains(self, item: Any, container: Any) -> bool:
+        method = self.python_method(container, "__contains__")
+        if method is not None:
+            return self.truth(self.call_value(method, [container, item], {}))
+        if isinstance(container, torch.Tensor):
+            self.break_graph("data_dependent_value", "`in` on a tensor")
+        if isinstance(container, dict):
+            if is_constant(item):
+                return self.dict_get(container, item, ABSENT) is not ABSENT
+            if self.is_identity_comparable(item) or isinstance(item, torch.Tensor):
+                self.keys(container)
+                return dict.__contains__(container, item)
+            self.break_graph("unknown_native", "`in` for a key with its own __hash__")
+        if isinstance(container, (list, tuple, collections.deque)):
+            return self._contains_in_sequence(item, container)
+        if isinstance(container, (str, bytes, range)):
+            return item in container
+        if self.python_method(container, "__iter__") or isinstance(container, _NATIVE_ITERATORS):
+            return any(item is other or self.truth(self.compare("==", item, other)) for other in self.spread(container))
+        self._native_operands(item)
+        self.expand(container)
+        if isinstance(container, (set, frozenset)) or type(container).__name__ in ("dict_keys", "dict_values"):
+            return item in container
+        self.break_graph("unknown_native", f"`in` on a {type(container).__name__}")
+
+    def _contains_in_sequence(self, item: Any, container: Any) -> bool:
+        for other in self.spread(container):
+            if item is other:
+                return True
+            if isinstance(item, torch.Tensor) or isinstance(other, torch.Tensor):
+                self.break_graph("data_dependent_branch", "`in` compares tensors")
+            if self.truth(self.compare("==", other, item)):
+                return True
+        return False
+
+    # -- subscripts --
+
+    def getitem(self, container: Any, key: Any) -> Any:
+        method = self.python_method(container, "__getitem__")
+        if method is not None:
+            return self.call_value(method, [container, key], {})
+        if isinstance(container, torch.Tensor):
+            self._native_operands(key)
+            return self.native(operator.getitem, container, key)
+        if isinstance(container, dict):
+            return self._dict_item(container, key)
+        if isinstance(container, (list, tuple)) and type(key) in (int, bool):
+            n = self.length(container)
+            if not -n <= key < n:
+                kind = "tuple" if isinstance(container, tuple) else "list"
+                raise IndexError(f"{kind} index out of range")
+            return self.list_item(container, key if key >= 0 else key + n)
+        if isinstance(container, type):
+            return self._class_getitem(container, key)
+        self._native_operands(key)
+        self.expand(container)
+        if isinstance(container, (*_CONTAINERS, str, bytes, range)) or type(container).__module__ in (
+            "typing", "types", "collections"):  # fmt: skip
+            return container[key]
+        self.break_graph("unknown_native", f"subscript of a {type(container).__name__}")
+
+    def _class_getitem(self, cls: type, key: Any) -> Any:
+        method = self.python_method(cls, "__getitem__")
+        if method is not None:
+            return self.call_value(method, [cls, key], {})
+        return cls[key]  # type: ignore[index]
+
+    def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
+        if not is_constant(key) and self.python_method(key, "__hash__"):
+            self.break_graph("unknown_native", "a dictionary is read by a key with its own __hash__")
+        value = self.dict_get(container, key, ABSENT)
+        if value is not ABSENT:
+            return value
+        missing = self.python_method(container, "__missing__")
+        if missing is not None:
+            return self.call_value(missing, [container, key], {})
+        if isinstance(container, collections.defaultdict):
+            return self._default_item(container, key)
+        if isinstance(container, collections.Counter):
+            return 0
+        raise KeyError(key)
+
+    def _default_item(self, container: Any, key: Any) -> Any:
+        factory = container.default_factory
+        if factory is None:
+            raise KeyError(key)
+        value = self.call_value(factory, [], {})
+        self.setitem(container, key, value)
+        return value
+
+    def setitem(self, container: Any, key: Any, value: Any) -> None:
+        method = self.python_method(container, "__setitem__")
+        if method is not None:
+            self.call_value(method, [container, key, value], {})
+            return
+        if isinstance(container, torch.Tensor):
+            self._native_operands(key, value)
+            self.native(operator.setitem, container, key, value)
+            return
+        self._check_key(key)
+        self._change(container)
+        container[key] = value
+
+    def delitem(self, container: Any, key: Any) -> None:
+        method = self.python_method(container, "__delitem__")
+        if method is not None:
+            self.call_value(method, [container, key], {})
+            return
+        self._check_key(key)
+        self._change(container)
+        del container[key]
+
+    def _check_key(self, key: Any) -> None:
+        if not is_constant(key) and not isinstance(key, (torch.Tensor, tuple)) and self.python_method(key, "__hash__"):
+            self.break_graph("unknown_native", "a key with its own __hash__ is stored")
+
+    def _change(self, container: Any) -> None:
+        if not isinstance(container, _MUTABLE):
+            if is_constant(container) or isinstance(container, tuple):
+                return  # the operation raises Python's own error
+            self.break_graph("unsupported_mutation", f"an item of a {type(container).__name__} is set")
+        self.before_change(container)
+
+    # -- iteration --
+
+    def iterate(self, value: Any) -> Any:
+        if isinstance(value, _NATIVE_ITERATORS):
+            return value
+        if isinstance(value, torch.Tensor):
+            if value.dim() == 0:
+                raise TypeError("iteration over a 0-d tensor")
+            return iter(self.native(torch.Tensor.unbind, value, 0))
+        method = self.python_method(value, "__iter__")
+        if method is not None:
+            return self.iterate_result(self.call_value(method, [value], {}))
+        if isinstance(value, (list, tuple, dict)):
+            return self._iterate_container(value)
+        if is_constant(value):
+            return iter(value)
+        if self.python_method(value, "__getitem__"):
+            return iter([self.getitem(value, i) for i in range(self._length_of(value))])
+        self.expand(value)
+        if isinstance(value, _CONTAINERS) or type(value).__name__ in _VIEW_NAMES:
+            return iter(value)
+        self.break_graph("unknown_native", f"iteration over a {type(value).__module__}.{type(value).__name__}")
+
+    def _length_of(self, value: Any) -> int:
+        return int(self.call_value(len, [value], {}))
+
+    def iterate_result(self, iterator: Any) -> Any:
+        """What a user's __iter__ returned."""
+        return iterator
+
+    def _iterate_container(self, value: Any) -> Any:
+        if self.is_fresh(value):
+            return iter(value)
+        if isinstance(value, dict):
+            return iter(self.keys(value))
+        return iter([self.list_item(value, i) for i in range(self.length(value))])
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        method = self.python_method(iterator, "__next__")
+        if method is not None and not isinstance(iterator, TracedGenerator):
+            try:
+                return True, self.call_value(method, [iterator], {})
+            except StopIteration as stop:
+                return False, stop.value
+        if not self.is_fresh(iterator):
+            self.break_graph("live_iterator", f"a {type(iterator).__name__} from before this segment is advanced")
+        if not isinstance(iterator, _NATIVE_ITERATORS) and type(iterator).__module__ not in ("itertools", "builtins"):
+            self.break_graph("unknown_native", f"a {type(iterator).__name__} is advanced")
+        try:
+            return True, next(iterator)
+        except StopIteration as stop:
+            return False, stop.value
+
+    def spread(self, value: Any) -> list[Any]:
+        if type(value) in (list, tuple):
+            return [self.list_item(value, i) for i in range(self.length(value))]
+        if type(value).__name__ in _VIEW_NAMES or is_constant(value):
+            return list(value)
+        iterator = self.iterate(value)
+        items: list[Any] = []
+        while True:
+            more, item = self.advance(iterator)
+            if not more:
+                return items
+            items.append(item)
+
+    def mapping(self, value: Any) -> dict[Any, Any]:
+        if isinstance(value, dict) and not self.python_method(value, "keys"):
+            return {key: self.dict_get(value, key, None) for key in self.keys(value)}
+        keys = self.spread(self.call_value(self.getattr(value, "keys"), [], {}))
+        return {key: self.getitem(value, key) for key in keys}
+
+    def format(self, value: Any, spec: str) -> str:
+        if isinstance(value, torch.Tensor):
+            self.break_graph("data_dependent_value", "a tensor is formatted")
+        method = self.python_method(value, "__format__")
+        if method is not None:
+            return str(self.call_value(method, [value, spec], {}))
+        if not spec:
+            return str(self.call_value(str, [value], {}))
+        self._native_operands(value)
+        return format(value, spec)
+
+
+_VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys", "odict_values", "odict_items",
+                         "mappingproxy"})  # fmt: skip
+_SAFE_INSTANCES = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.Generator)

@@ -1,0 +1,170 @@
+"""The machine whose instructions mean what CPython means.
+
+In: frames with real values, as a segment left them at a break. Out: the frames after one instruction, or
+the value of the whole activation. Callees run natively.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from typing import Any
+
+from tracer_core.interpreter import opcodes  # fills the handler table
+from tracer_core.interpreter.frame import NULL, Frame, Unread
+from tracer_core.interpreter.machine import Machine
+from tracer_core.interpreter.operations import _BINARY, _COMPARE, _INPLACE, _UNARY
+from tracer_core.segments.breaks import Break
+
+__all__ = ["RealMachine", "opcodes"]
+
+
+class RealMachine(Machine):
+    """See the module's docstring. Mutable."""
+
+    def step(self, frames: list[Frame]) -> tuple[bool, Any]:
+        """Runs one instruction of the innermost frame. (True, value) when the whole chain returned."""
+        self.frames = frames
+        frame = frames[-1]
+        ip = frame.last = frame.ip
+        frame.ip = ip + 1
+        try:
+            done = frame.code.handlers[ip](self, frame, frame.code.args[ip])
+        except BaseException as error:
+            self.unwind(error, 0)
+            return False, None
+        if done is not None and self.leave(done[0], 0):
+            return True, done[0]
+        return False, None
+
+    def finish(self, frames: list[Frame]) -> Any:
+        """Runs the chain to its end."""
+        self.frames = frames
+        return self.run(0)
+
+    def open(self, unread: Unread) -> Any:
+        return unread.value
+
+    def break_graph(self, kind: str, reason: str) -> Any:
+        raise Break(kind, reason)
+
+    def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        frame.stack.append(self.call_value(function, args, kwargs))
+
+    def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if function is super and not args:
+            frame = self.frames[-1]
+            names = frame.code.locals_names
+            owner = frame.locals[names.index("__class__")].cell_contents
+            first = frame.locals[0]
+            return super(owner, first.cell_contents if type(first).__name__ == "cell" else first)
+        if function in (globals, locals, vars, dir) and not args:
+            return self._names(function)
+        return function(*args, **kwargs)
+
+    def _names(self, function: Any) -> Any:
+        frame = self.frames[-1]
+        if function is globals:
+            return frame.globals
+        found: dict[str, Any] = {}
+        for name, value in zip(frame.code.locals_names, frame.locals, strict=True):
+            if type(value).__name__ == "cell":
+                try:
+                    value = value.cell_contents
+                except ValueError:
+                    continue
+            if value is not NULL:
+                found[name] = value
+        return sorted(found) if function is dir else found
+
+    def getattr(self, obj: Any, name: str) -> Any:
+        return getattr(obj, name)
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None:
+        setattr(obj, name, value)
+
+    def delattr(self, obj: Any, name: str) -> None:
+        delattr(obj, name)
+
+    def truth(self, value: Any) -> bool:
+        return bool(value)
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any:
+        if symbol.endswith("="):
+            return _INPLACE[symbol[:-1]](left, right)
+        return _BINARY[symbol][1](left, right)
+
+    def unary(self, symbol: str, value: Any) -> Any:
+        return _UNARY[symbol][1](value)
+
+    def compare(self, symbol: str, left: Any, right: Any) -> Any:
+        return _COMPARE[symbol][2](left, right)
+
+    def contains(self, item: Any, container: Any) -> bool:
+        return item in container
+
+    def getitem(self, container: Any, key: Any) -> Any:
+        return container[key]
+
+    def setitem(self, container: Any, key: Any, value: Any) -> None:
+        operator.setitem(container, key, value)
+
+    def delitem(self, container: Any, key: Any) -> None:
+        operator.delitem(container, key)
+
+    def iterate(self, value: Any) -> Any:
+        return iter(value)
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        try:
+            return True, next(iterator)
+        except StopIteration as stop:
+            return False, stop.value
+
+    def spread(self, value: Any) -> list[Any]:
+        return list(value)
+
+    def mapping(self, value: Any) -> dict[Any, Any]:
+        return dict(value)
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        namespace = frame.globals
+        if name in namespace:
+            return namespace[name]
+        builtins = namespace.get("__builtins__", __builtins__)
+        builtins = builtins if isinstance(builtins, dict) else builtins.__dict__
+        if name in builtins:
+            return builtins[name]
+        raise NameError(f"name '{name}' is not defined", name=name)
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None:
+        frame.globals[name] = value
+
+    def delete_global(self, frame: Frame, name: str) -> None:
+        del frame.globals[name]
+
+    def load_cell(self, cell: Any, name: str) -> Any:
+        try:
+            return cell.cell_contents
+        except ValueError:
+            raise NameError(
+                f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+            ) from None
+
+    def store_cell(self, cell: Any, value: Any) -> None:
+        if value is NULL:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = value
+
+    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
+        return getattr(super(owner, obj), name)
+
+    def format(self, value: Any, spec: str) -> str:
+        return format(value, spec)
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        if fromlist == ("*",):
+            __import__(name)
+            return sys.modules[name]
+        return __import__(name, frame.globals, None, fromlist, level)

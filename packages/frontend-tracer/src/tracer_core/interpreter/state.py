@@ -1,0 +1,147 @@
+"""What all parts of the tracer share: provenance, effects, recorder, the frame chain.
+
+In: the pieces of one trace. Out: `TraceState`, the base of the tracer's mixins. What always holds: an
+object is *fresh* when the trace made it (or native code made it from fresh parts) and *sourced* when it
+existed before and has a path; nothing sourced is changed before `before_change` saved it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+
+from tracer_core.effects import Effects
+from tracer_core.guards.guard import GuardKind
+from tracer_core.interpreter.frame import Unread
+from tracer_core.interpreter.machine import Machine
+from tracer_core.provenance import Provenance, is_constant
+from tracer_core.recorder.record import Recorder
+from tracer_core.segments.breaks import Break
+
+
+class TraceState(Machine):
+    """Mutable state of one trace."""
+
+    provenance: Provenance
+    effects: Effects
+    recorder: Recorder
+    steps: int
+
+    def where(self) -> str:
+        """``file:line in function`` of the innermost frame of the user's code."""
+        for frame in reversed(self.frames):
+            if not frame.code.raw.co_filename.startswith(_TORCH):
+                return frame.where
+        return self.frames[-1].where if self.frames else "?"
+
+    def break_graph(self, kind: str, reason: str) -> NoReturn:
+        raise Break(kind, reason)
+
+    def open(self, unread: Unread) -> Any:
+        return self.provenance.read(unread.value, unread.source)
+
+    def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Runs native code; the tensor operators in it are recorded."""
+        with self.recorder.mode:
+            return function(*args, **kwargs)
+
+    def is_fresh(self, obj: Any) -> bool:
+        return self.provenance.source_of(obj) is None
+
+    def before_change(self, target: Any, owner: Any = None) -> None:
+        """Saves a container before it is changed. owner: the object whose `__dict__` it is."""
+        holder = target if owner is None else owner
+        source = self.provenance.source_of(holder)
+        if source is None:
+            return
+        if owner is not None and self.provenance.source_of(target) is None:
+            self.provenance.register(target, self.provenance.sources.make(source, "dict"))
+        if self.effects.changed(target) is None and owner is None:
+            self.expand(target)
+        if not self.effects.before_change(target):
+            self.break_graph("unsupported_mutation", f"a {type(target).__name__} is changed")
+
+    # -- sourced containers --
+
+    def expand(self, obj: Any, depth: int = 8) -> None:
+        """Guards everything that native code may read in a container that existed before the trace."""
+        if depth == 0:
+            self.break_graph("unsupported_value", "a container nested more than 8 deep is read by native code")
+        if is_constant(obj) or isinstance(obj, torch.Tensor):
+            return
+        if self.effects.changed(obj) is not None:
+            children = list(obj.values()) if isinstance(obj, dict) else list(obj)
+        elif isinstance(obj, (list, tuple)):
+            children = [self.list_item(obj, i) for i in range(self.length(obj))]
+        elif isinstance(obj, dict):
+            self.keys(obj)
+            children = [self.dict_get(obj, key, None) for key in dict.keys(obj)]
+        elif isinstance(obj, (set, frozenset)):
+            self._expand_set(obj)
+            return
+        else:
+            return
+        for child in children:
+            if isinstance(child, (list, tuple, dict, set, frozenset)):
+                self.expand(child, depth - 1)
+
+    def _expand_set(self, obj: Any) -> None:
+        source = self.provenance.source_of(obj)
+        if source is None:
+            return
+        if not all(map(is_constant, obj)):
+            self.break_graph("unsupported_value", "a set of objects that existed before the trace is read")
+        self.provenance.guard(GuardKind.KEYS, source, type(obj)(obj))
+
+    def length(self, obj: Any) -> int:
+        source = self.provenance.source_of(obj)
+        if source is not None and self.effects.changed(obj) is None and type(obj) is not tuple:
+            self.provenance.guard(GuardKind.LEN, source, len(obj))
+        return len(obj)
+
+    def list_item(self, obj: Any, index: int) -> Any:
+        """obj[index] of a list or tuple, without user code."""
+        base = tuple if isinstance(obj, tuple) else list
+        value = base.__getitem__(obj, index)
+        if self.provenance.source_of(obj) is None or self.effects.changed(obj) is not None:
+            return value
+        return self.provenance.item(obj, index, value)
+
+    def keys(self, obj: dict[Any, Any]) -> list[Any]:
+        """The keys of a dict, guarded."""
+        found = list(dict.keys(obj))
+        source = self.provenance.source_of(obj)
+        if source is None or self.effects.changed(obj) is not None:
+            return found
+        if not found:
+            self.provenance.guard(GuardKind.EMPTY, source)
+        elif all(is_constant(key) for key in found):
+            self.provenance.guard(GuardKind.KEYS, source, found)
+        else:
+            self.provenance.guard(GuardKind.LEN, source, len(found))
+            for i, key in enumerate(found):
+                self.provenance.read(key, self.provenance.sources.make(source, "nth_key", i))
+        return found
+
+    def dict_get(self, obj: dict[Any, Any], key: Any, default: Any) -> Any:
+        """dict.get without user code; an entry or its absence is guarded."""
+        source = self.provenance.source_of(obj)
+        change = self.effects.changed(obj)
+        present = dict.__contains__(obj, key)
+        if source is None or (change is not None and key not in change.before and present):
+            return dict.__getitem__(obj, key) if present else default
+        if not is_constant(key) and source is not None:
+            self.keys(obj)
+            return dict.__getitem__(obj, key) if present else default
+        if not present:
+            if change is None or key not in change.before:
+                self.provenance.guard(GuardKind.HAS_NOT, source, key)
+            return default
+        value = dict.__getitem__(obj, key)
+        if change is not None and change.before[key] is not value:
+            return value
+        return self.provenance.item(obj, key, value, "key")
+
+
+_TORCH = torch.__path__[0]

@@ -1,0 +1,258 @@
+"""The tracer: the machine whose frames are recorded.
+
+In: a chain of frames whose values are `Unread` state. Out: the value they return, or a `Break`, with
+provenance, effects and recorder holding what was learnt. What always holds: after `run_chain`, torch's own
+modes and settings are as before it, and `effects.undo()` gives back every object's old contents.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import torch
+
+from tracer_core.effects import MISSING, Effects
+from tracer_core.guards.guard import GuardKind
+from tracer_core.interpreter import opcodes  # fills the handler table
+from tracer_core.interpreter.calls import Calls
+from tracer_core.interpreter.frame import NULL, Frame, Unread
+from tracer_core.natives import tables  # fills the effect table
+from tracer_core.provenance import Provenance
+from tracer_core.recorder.fake import Fakes
+from tracer_core.recorder.record import Recorder
+from tracer_core.segments.breaks import Break
+from tracer_core.segments.segment import FrameLayout, frames_of
+from tracer_core.source import Source
+
+__all__ = ["Tracer", "opcodes", "tables"]
+
+_MODULE_CALL = torch.nn.Module.__call__
+_STEP_LIMIT = 3_000_000
+
+
+class Tracer(Calls):
+    """One trace of one segment. Mutable. forced: step -> (kind, reason) of breaks asked for by an
+    earlier attempt. shapes: decides which dimensions are symbolic."""
+
+    def __init__(self, shapes: Any, forced: dict[int, tuple[str, str]]) -> None:
+        super().__init__()
+        self.provenance = Provenance(self.where, shapes.dims_of)
+        self.effects = Effects()
+        self.fakes = Fakes(shapes.symbolic)
+        self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
+        self.shapes = shapes
+        self.forced = forced
+        self.steps = self.outer_step = self.nesting = 0
+        self._fresh_functions: set[int] = set()
+        self._fresh_cells: set[int] = set()
+        self._keep: list[Any] = []
+        self.grad_after = torch.is_grad_enabled()
+
+    def _dims(self, tensor: torch.Tensor) -> Any:
+        source = self.provenance.source_of(tensor)
+        return None if source is None else self.shapes.dims_of(tensor, source)
+
+    def before_step(self, base: int) -> None:
+        self.steps += 1
+        if self.nesting == 0:
+            self.outer_step = self.steps
+            wanted = self.forced.get(self.steps)
+            if wanted is not None:
+                raise Break(*wanted)
+        if self.steps > _STEP_LIMIT:
+            raise Break("step_limit", f"more than {_STEP_LIMIT} instructions")
+
+    def run_chain(self, frames: list[Frame]) -> Any:
+        """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""
+        self.frames = frames
+        grad = torch.is_grad_enabled()
+        depth = torch._C._len_torch_function_stack()
+        try:
+            return self.run(0)
+        finally:
+            self.grad_after = torch.is_grad_enabled()
+            torch._C._set_grad_enabled(grad)
+            assert torch._C._len_torch_function_stack() == depth
+
+    def start(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Frame]:
+        """The frames of a call of `function` with unread arguments."""
+        if function is _MODULE_CALL and args:
+            module = self.open(args[0])
+            frame = self.call_object(module, args[1:], kwargs)
+        else:
+            frame = self.frame_of(function, args, kwargs)
+        if type(frame) is not Frame:
+            self.break_graph("native_python", "a generator function, or a module without a Python forward")
+        return [frame]
+
+    def start_inside(self, layouts: tuple[FrameLayout, ...], state: tuple[Any, ...]) -> list[Frame]:
+        """The frames of an activation at a break."""
+        unread: list[Any] = []
+        position = 0
+        for layout in layouts:
+            for i in range(position, position + layout.size):
+                source = self.provenance.sources.make(None, "state", (i, f"state[{i}]"))
+                unread.append(Unread(state[i], source))
+            self._start_function(state[position], unread[position].source)
+            unread[position] = state[position]
+            self._name_locals(layout, unread, position)
+            position += layout.size
+        return frames_of(layouts, unread)
+
+    def _start_function(self, function: types.FunctionType, source: Source) -> None:
+        if self.provenance.source_of(function) is None:
+            self.provenance.register(function, source)
+        namespace = self.namespace_source(function)
+        slot = self.provenance.sources.make(source, "slot", "__globals__")
+        self.provenance.guard(GuardKind.SAME, slot, namespace)
+
+    def _name_locals(self, layout: FrameLayout, unread: list[Any], position: int) -> None:
+        """Locals are called what the user calls them."""
+        names = layout.code.co_varnames
+        for offset, index in enumerate(layout.locals, 1):
+            if index < len(names):
+                i = position + offset
+                source = self.provenance.sources.make(None, "state", (i, names[index]))
+                unread[i] = Unread(unread[i].value, source)
+
+    # -- names --
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        namespace = frame.globals
+        source = self.namespace_source(frame.function)
+        for scope, scope_source in ((namespace, source), (self._builtins(namespace), None)):
+            if name not in scope:
+                if scope_source is not None and self.effects.changed(scope) is None:
+                    self.provenance.guard(GuardKind.HAS_NOT, scope_source, name)
+                continue
+            value = scope[name]
+            change = self.effects.changed(scope)
+            if scope_source is None or (change is not None and change.before.get(name, MISSING) is not value):
+                return value
+            return self.provenance.read(value, self.provenance.sources.make(scope_source, "key", name))
+        raise NameError(f"name '{name}' is not defined", name=name)
+
+    @staticmethod
+    def _builtins(namespace: dict[str, Any]) -> dict[str, Any]:
+        found = namespace.get("__builtins__", __builtins__)
+        return found if isinstance(found, dict) else found.__dict__
+
+    def namespace_source(self, function: types.FunctionType) -> Source:
+        """The source of a function's globals: its module's dictionary if it is that module's."""
+        namespace = function.__globals__
+        found = self.provenance.source_of(namespace)
+        if found is None:
+            module = sys.modules.get(namespace.get("__name__", ""))
+            if module is not None and module.__dict__ is namespace:
+                holder = self.provenance.sources.make(None, "module", module.__name__)
+                found = self.provenance.sources.make(holder, "dict")
+            else:
+                found = self.provenance.constant(namespace)
+            self.provenance.register(namespace, found)
+        return found
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None:
+        self.namespace_source(frame.function)
+        self._change_globals(frame.globals)
+        frame.globals[name] = value
+
+    def delete_global(self, frame: Frame, name: str) -> None:
+        self.namespace_source(frame.function)
+        if name not in frame.globals:
+            raise NameError(f"name '{name}' is not defined")
+        self._change_globals(frame.globals)
+        del frame.globals[name]
+
+    def _change_globals(self, namespace: dict[str, Any]) -> None:
+        self.effects.before_change(namespace)
+
+    def load_cell(self, cell: Any, name: str) -> Any:
+        source = self.provenance.source_of(cell)
+        change = self.effects.changed(cell)
+        try:
+            value = cell.cell_contents
+        except ValueError:
+            if source is not None and change is None:
+                self.provenance.guard(GuardKind.UNBOUND, source)
+            raise NameError(
+                f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+            ) from None
+        if source is None or (change is not None and change.before is not value):
+            return value
+        return self.provenance.read(value, self.provenance.sources.make(source, "contents"))
+
+    def store_cell(self, cell: Any, value: Any) -> None:
+        if self.provenance.source_of(cell) is not None:
+            self.effects.before_change(cell)
+        if value is NULL:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = value
+
+    def free_cells(self, frame: Frame) -> tuple[Any, ...]:
+        function = frame.function
+        cells = function.__closure__ or ()
+        source = self.provenance.source_of(function)
+        if source is None and cells and not self._made_here(function):
+            source = self.provenance.constant(function)
+        if source is not None:
+            for i, cell in enumerate(cells):
+                if self.provenance.source_of(cell) is None and id(cell) not in self._fresh_cells:
+                    self.provenance.register(cell, self.provenance.sources.make(source, "cell", i))
+        return cells
+
+    # -- functions made in the trace, and their cells --
+
+    def made(self, value: Any) -> Any:
+        if type(value) is types.FunctionType:
+            self._fresh_functions.add(id(value))
+            self._keep.append(value)
+            for cell in value.__closure__ or ():
+                self._fresh_cells.add(id(cell))
+        return value
+
+    def _made_here(self, function: types.FunctionType) -> bool:
+        return id(function) in self._fresh_functions
+
+    def defaults_of(self, function: types.FunctionType) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return function.__defaults__ or (), function.__kwdefaults__ or {}
+
+    def default_item(self, function: types.FunctionType, defaults: tuple[Any, ...], index: int) -> Any:
+        value = defaults[index]
+        if self._made_here(function):
+            return value
+        holder = self.provenance.source_of(function) or self.provenance.constant(function)
+        slot = self.provenance.sources.make(holder, "slot", "__defaults__")
+        return self.provenance.read(value, self.provenance.sources.make(slot, "item", index))
+
+    def keyword_default(self, function: types.FunctionType, defaults: dict[str, Any], name: str) -> Any:
+        value = defaults[name]
+        if self._made_here(function):
+            return value
+        holder = self.provenance.source_of(function) or self.provenance.constant(function)
+        slot = self.provenance.sources.make(holder, "slot", "__kwdefaults__")
+        return self.provenance.read(value, self.provenance.sources.make(slot, "key", name))
+
+    # -- imports --
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        package = frame.globals.get("__package__") or ""
+        absolute = name
+        if level:
+            base = package.rsplit(".", level - 1)[0] if level > 1 else package
+            absolute = f"{base}.{name}" if name else base
+        module = sys.modules.get(absolute)
+        if module is None:
+            self.break_graph("native_python", f"module {absolute} is imported")
+        if not fromlist and not level:
+            module = sys.modules[absolute.partition(".")[0]]
+        if fromlist == ("*",):
+            return module
+        self._register_module(module)
+        return module
+
+    def _register_module(self, module: types.ModuleType) -> None:
+        if self.provenance.source_of(module) is None:
+            self.provenance.register(module, self.provenance.sources.make(None, "module", module.__name__))

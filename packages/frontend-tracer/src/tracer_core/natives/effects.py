@@ -1,0 +1,93 @@
+"""The effect table: one row a callable that interpreted code may reach natively.
+
+In: rows from the modules of `tables/`. Out: `effect_of(callable)`. What always holds: a callable without
+a row is unknown, and unknown means graph break, never "probably pure".
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+class EffectKind(enum.Enum):
+    """PURE: reads its arguments (containers all the way down), changes nothing, calls no user code.
+    MUTATES: like PURE, but changes its first argument. SHALLOW: looks at identities and types only.
+    SPECIAL: has a handler. TORCH: a torch operator, seen by the recorder. BREAKS: ends the graph."""
+
+    PURE = "pure"
+    MUTATES = "mutates"
+    SHALLOW = "shallow"
+    SPECIAL = "special"
+    TORCH = "torch"
+    BREAKS = "breaks"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """kind; handler(tracer, args, kwargs) for SPECIAL; break_kind and reason for BREAKS."""
+
+    kind: EffectKind
+    handler: Callable[..., Any] | None = None
+    break_kind: str = ""
+    reason: str = ""
+
+
+EFFECTS: dict[Any, Effect] = {}
+
+PURE = Effect(EffectKind.PURE)
+MUTATES = Effect(EffectKind.MUTATES)
+SHALLOW = Effect(EffectKind.SHALLOW)
+TORCH = Effect(EffectKind.TORCH)
+
+
+def declare(effect: Effect, callables: Iterable[Any]) -> None:
+    """Adds rows; a second, different row for a callable is an error."""
+    for one in callables:
+        if EFFECTS.get(one, effect) != effect:
+            raise ValueError(f"two effect rows for {one!r}")
+        EFFECTS[one] = effect
+
+
+def special(*callables: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers ``handler(tracer, args, kwargs) -> value`` for callables."""
+
+    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+        declare(Effect(EffectKind.SPECIAL, handler), callables)
+        return handler
+
+    return register
+
+
+def breaks(kind: str, reason: str, callables: Iterable[Any]) -> None:
+    for one in callables:
+        declare(Effect(EffectKind.BREAKS, None, kind, reason), [one])
+
+
+def effect_of(function: Any) -> Effect | None:
+    """The row of a callable; for a bound method of a C type, the row of the type's method."""
+    try:
+        return EFFECTS.get(function)
+    except TypeError:
+        return None
+
+
+def unbound(function: types.BuiltinFunctionType) -> Any:
+    """The type's method behind a bound C method, or None (module-level functions)."""
+    owner = getattr(function, "__self__", None)
+    if owner is None or isinstance(owner, types.ModuleType):
+        return None
+    if isinstance(owner, type):
+        for cls in owner.__mro__:
+            raw = cls.__dict__.get(function.__name__)
+            if isinstance(raw, (classmethod, types.ClassMethodDescriptorType, staticmethod)):
+                return raw
+        return None
+    for cls in type(owner).__mro__:
+        raw = cls.__dict__.get(function.__name__)
+        if raw is not None:
+            return raw
+    return None

@@ -1,0 +1,122 @@
+"""Inline, run natively, or break: the decision for each callable.
+
+In: a callable. Out: a `Decision`. Python functions are inlined unless a row here says otherwise; C
+callables need a row in the effect table or must be torch operators.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from typing import Any
+
+import torch
+
+from tracer_core import markers
+
+
+class Decision(enum.Enum):
+    """INLINE: interpret its bytecode. NATIVE: call it; tensor operators in it are recorded and its
+    arguments are read deeply. BREAK: end the graph."""
+
+    INLINE = "inline"
+    NATIVE = "native"
+    BREAK = "break"
+
+
+#: Python modules whose functions are torch operators or pure; their calls are recorded as they are.
+_NATIVE_MODULES = frozenset(
+    {"torch.nn.functional", "torch.functional", "torch._linalg_utils", "torch._lowrank", "typing", "re", "inspect",
+     "string", "packaging.version", "importlib.metadata", "posixpath", "numbers", "fractions", "torch.overrides",
+     "torch._meta_registrations", "torch._refs", "torch.backends.cuda", "torch.fft", "torch.special", "torch._tensor"}
+)  # fmt: skip
+#: Packages whose Python code ends the graph, with the kind of break.
+_BREAK_PACKAGES: dict[str, str] = {
+    "torch.autograd": "autograd_in_graph",
+    "torch._functorch": "higher_order",
+    "torch.func": "higher_order",
+    "torch.utils.checkpoint": "higher_order",
+    "torch._higher_order_ops": "higher_order",
+    "torch._dynamo": "native_python",
+    "torch._inductor": "native_python",
+    "torch.export": "native_python",
+    "torch.distributed": "native_python",
+    "torch.serialization": "native_python",
+    "torch.onnx": "native_python",
+    "torch.fx": "native_python",
+    "torch.multiprocessing": "native_python",
+    "torch.profiler": "native_python",
+    "torch.amp": "native_python",
+    "torch.optim": "native_python",
+    "torch._library": "native_python",
+    "torch.library": "native_python",
+    "numpy": "native_python",
+    "scipy": "native_python",
+    "pandas": "native_python",
+    "sympy": "native_python",
+    "logging": "side_effect_native",
+    "threading": "side_effect_native",
+    "subprocess": "side_effect_native",
+    "os": "side_effect_native",
+    "io": "side_effect_native",
+    "random": "side_effect_native",
+    "tempfile": "side_effect_native",
+    "pathlib": "side_effect_native",
+    "importlib": "native_python",
+    "copy": "native_python",
+    "pickle": "native_python",
+    "json": "native_python",
+    "asyncio": "native_python",
+    "unittest": "native_python",
+    "traceback": "native_python",
+    "warnings": "side_effect_native",
+    "tracer_core": "native_python",
+    "tqdm": "side_effect_native",
+}
+#: Exceptions to the packages above.
+_INLINE_MODULES = frozenset({"torch.autograd.grad_mode", "tracer_core.markers"})
+_INLINE_FUNCTIONS = frozenset({"torch.utils.checkpoint.noop_context_fn"})
+
+_TORCH_OWNERS = frozenset(
+    {"torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special", "torch._C._sparse",
+     "torch._C._nested", "torch._C._VariableFunctions"}
+)  # fmt: skip
+_TENSOR_CLASSES = (torch.Tensor, torch._C.TensorBase)
+
+
+def decide(function: types.FunctionType) -> tuple[Decision, str, str]:
+    """(decision, break kind, reason) for a Python function."""
+    module = function.__globals__.get("__name__", "")
+    if module in _NATIVE_MODULES:
+        return Decision.NATIVE, "", ""
+    reason = markers.disabled(function)
+    if reason is not None:
+        return Decision.BREAK, "disabled", reason
+    if module in _INLINE_MODULES:
+        return Decision.INLINE, "", ""
+    if function.__code__.co_flags & 0x280:
+        return Decision.BREAK, "native_python", f"{function.__qualname__} is async"
+    package = module
+    while package:
+        kind = _BREAK_PACKAGES.get(package)
+        if kind is not None and f"{module}.{function.__qualname__}" not in _INLINE_FUNCTIONS:
+            return Decision.BREAK, kind, f"{module}.{function.__qualname__} is not traced into"
+        package = package.rpartition(".")[0]
+    return Decision.INLINE, "", ""
+
+
+def is_torch_operator(function: Any) -> bool:
+    """Whether a C callable is a tensor operator, which the recorder sees by itself."""
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return True
+    owner = getattr(function, "__objclass__", None)
+    if owner is not None:
+        return owner in _TENSOR_CLASSES
+    receiver = getattr(function, "__self__", None)
+    if isinstance(receiver, torch.Tensor):
+        return True
+    if isinstance(receiver, types.ModuleType):
+        return receiver.__name__ in _TORCH_OWNERS
+    if isinstance(receiver, type):
+        return receiver in _TENSOR_CLASSES or receiver.__name__ == "_VariableFunctionsClass"
+    return (getattr(function, "__module__", None) or "") in _TORCH_OWNERS

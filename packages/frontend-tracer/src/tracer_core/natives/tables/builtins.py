@@ -1,0 +1,425 @@
+"""Python's built-in functions and types."""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import functools
+import operator
+import types
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.interpreter.attributes import ABSENT
+from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
+from tracer_core.provenance import is_constant
+
+declare(PURE, [abs, divmod, pow, round, bin, hex, oct, chr, ord, ascii, slice])
+declare(SHALLOW, [callable, id, issubclass, object.__new__])
+breaks("side_effect_native", "it prints or reads", [print, input, builtins.open, builtins.breakpoint])
+breaks("native_python", "code is compiled at run time", [eval, exec, compile, builtins.__build_class__])
+breaks("native_python", "the caller's variables are read", [globals, locals, vars, dir])
+
+
+@special(isinstance)
+def is_instance(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    obj, classes = args
+    if isinstance(obj, torch.Tensor) and torch_private.is_fake(obj):
+        # An intermediate is a plain torch.Tensor to the program.
+        return _is_plain_tensor_instance(classes)
+    if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        concrete = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}[type(obj)]
+        return isinstance(obj, classes) or isinstance(concrete, classes)
+    tracer.native_reads(classes)
+    return isinstance(obj, classes)
+
+
+def _is_plain_tensor_instance(classes: Any) -> bool:
+    if isinstance(classes, tuple):
+        return any(_is_plain_tensor_instance(cls) for cls in classes)
+    if isinstance(classes, types.UnionType):
+        return any(_is_plain_tensor_instance(cls) for cls in classes.__args__)
+    return isinstance(_PLAIN, classes)
+
+
+_PLAIN = torch.empty(0)
+
+
+@special(type)
+def type_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1:
+        tracer.break_graph("native_python", "a class is made by type(name, bases, dict)")
+    if torch_private.is_fake(args[0]):
+        return torch.Tensor
+    return type(args[0])
+
+
+@special(len)
+def length(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    (obj,) = args
+    method = tracer.python_method(obj, "__len__")
+    if method is not None:
+        return tracer.call_value(method, [obj], {})
+    if isinstance(obj, torch.Tensor):
+        if obj.dim() == 0:
+            raise TypeError("len() of a 0-d tensor")
+        return tracer.getattr(obj, "shape")[0]
+    if isinstance(obj, (list, tuple)):
+        return tracer.length(obj)
+    if isinstance(obj, dict):
+        return len(tracer.keys(obj))
+    tracer.native_reads(obj)
+    return len(obj)
+
+
+@special(getattr)
+def get_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 2:
+        return tracer.getattr(args[0], args[1])
+    try:
+        return tracer.getattr(args[0], args[1])
+    except AttributeError:
+        return args[2]
+
+
+@special(hasattr)
+def has_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    return bool(tracer.has_attribute(*args))
+
+
+@special(setattr)
+def set_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    tracer.setattr(*args)
+
+
+@special(delattr)
+def delete_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    tracer.delattr(*args)
+
+
+@special(object.__setattr__)
+def object_setattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    tracer.generic_setattr(*args)
+
+
+@special(object.__getattribute__)
+def object_getattribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.generic_getattr(*args)
+
+
+@special(object.__delattr__)
+def object_delattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    tracer.generic_delattr(*args)
+
+
+@special(object.__init__)
+def object_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    return None
+
+
+@special(object.__init_subclass__)
+def object_init_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    return None
+
+
+@special(object.__eq__, object.__ne__)
+def object_equal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return True if args[0] is args[1] else NotImplemented
+
+
+@special(hash, object.__hash__)
+def hash_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+    if not is_constant(args[0]):
+        tracer.break_graph("unknown_native", "the hash of an object is a number that differs between runs")
+    return hash(args[0])
+
+
+@special(iter)
+def iter_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1:
+        tracer.break_graph("unknown_native", "iter() with a sentinel")
+    return tracer.iterate(args[0])
+
+
+@special(next)
+def next_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    more, item = tracer.advance(args[0])
+    if more:
+        return item
+    if len(args) > 1:
+        return args[1]
+    raise StopIteration(item) if item is not None else StopIteration()
+
+
+@special(sorted)
+def sorted_list(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    items = tracer.spread(args[0])
+    key = kwargs.get("key")
+    keys = items if key is None else [tracer.call_value(key, [item], {}) for item in items]
+    if not all(map(is_constant, keys)):
+        tracer.break_graph("unknown_native", "sorted() compares objects that are not plain values")
+    order = sorted(range(len(items)), key=keys.__getitem__, reverse=bool(kwargs.get("reverse", False)))
+    return [items[i] for i in order]
+
+
+def _extreme(pick: Any, symbol: str) -> Any:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        items = tracer.spread(args[0]) if len(args) == 1 else args
+        if not items:
+            if "default" in kwargs:
+                return kwargs["default"]
+            return pick(items)
+        key = kwargs.get("key")
+        best, best_key = ABSENT, None
+        for item in items:
+            item_key = item if key is None else tracer.call_value(key, [item], {})
+            if best is ABSENT or tracer.truth(tracer.compare(symbol, item_key, best_key)):
+                best, best_key = item, item_key
+        return best
+
+    return handler
+
+
+special(max)(_extreme(max, ">"))
+special(min)(_extreme(min, "<"))
+
+
+@special(sum)
+def sum_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    total = args[1] if len(args) > 1 else kwargs.get("start", 0)
+    for item in tracer.spread(args[0]):
+        total = tracer.binary("+", total, item)
+    return total
+
+
+@special(any)
+def any_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    return _search(tracer, args[0], True)
+
+
+@special(all)
+def all_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    return not _search(tracer, args[0], False)
+
+
+def _search(tracer: Any, iterable: Any, wanted: bool) -> bool:
+    iterator = tracer.iterate(iterable)
+    while True:
+        more, item = tracer.advance(iterator)
+        if not more:
+            return False
+        if tracer.truth(item) is wanted:
+            return True
+
+
+def _lazy(tracer: Any, iterable: Any) -> Any:
+    """An iterator of the same items that native iterators (zip, enumerate) may hold."""
+    iterator = tracer.iterate(iterable)
+    return tracer.native_iterator(iterator)
+
+
+@special(zip)
+def zip_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return zip(*(_lazy(tracer, a) for a in args), **kwargs)
+
+
+@special(enumerate)
+def enumerate_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return enumerate(_lazy(tracer, args[0]), *args[1:], **kwargs)
+
+
+@special(map)
+def map_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function, *iterables = args
+    columns = zip(*(tracer.spread(i) for i in iterables), strict=False)
+    return iter([tracer.call_value(function, list(row), {}) for row in columns])
+
+
+@special(filter)
+def filter_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function, iterable = args
+    items = tracer.spread(iterable)
+    if function is None:
+        return iter([item for item in items if tracer.truth(item)])
+    return iter([item for item in items if tracer.truth(tracer.call_value(function, [item], {}))])
+
+
+@special(reversed)
+def reversed_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    method = tracer.python_method(args[0], "__reversed__")
+    if method is not None:
+        return tracer.call_value(method, [args[0]], {})
+    if isinstance(args[0], range):
+        return reversed(args[0])
+    return iter(tracer.spread(args[0])[::-1])
+
+
+@special(range)
+def range_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return range(*(int(a) if isinstance(a, torch.SymInt) else a for a in args))
+
+
+@special(functools.reduce)
+def reduce_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function, iterable, *initial = args
+    items = [*initial, *tracer.spread(iterable)]
+    if not items:
+        raise TypeError("reduce() of empty iterable with no initial value")
+    result = items[0]
+    for item in items[1:]:
+        result = tracer.call_value(function, [result, item], {})
+    return result
+
+
+def _collect(kind: Any) -> Any:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        items = tracer.spread(args[0]) if args else []
+        if kind in (set, frozenset):
+            for item in items:
+                if tracer.python_method(item, "__hash__"):
+                    tracer.break_graph("unknown_native", "a set of objects with their own __hash__ is made")
+        return kind(items)
+
+    return handler
+
+
+for _kind in (list, tuple, set, frozenset):
+    special(_kind)(_collect(_kind))
+
+
+@special(collections.deque)
+def deque_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    items = tracer.spread(args[0]) if args else []
+    return collections.deque(items, *args[1:], **kwargs)
+
+
+def _mapping_init(kind: Any) -> Any:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        result = kind()
+        if args:
+            source = args[0]
+            if isinstance(source, dict) or tracer.has_attribute(source, "keys"):
+                result.update(tracer.mapping(source))
+            else:
+                for pair in tracer.spread(source):
+                    key, value = tracer.spread(pair)
+                    result[key] = value
+        result.update(kwargs)
+        return result
+
+    return handler
+
+
+special(dict)(_mapping_init(dict))
+special(collections.OrderedDict)(_mapping_init(collections.OrderedDict))
+
+
+@special(collections.defaultdict)
+def defaultdict_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return collections.defaultdict(args[0] if args else None, *(tracer.mapping(a) for a in args[1:]), **kwargs)
+
+
+def _number(kind: Any) -> Any:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if not args:
+            return kind(**kwargs)
+        value = args[0]
+        if isinstance(value, torch.Tensor):
+            tracer.break_graph("data_dependent_value", f"{kind.__name__}() of a tensor")
+        if kind is int and isinstance(value, torch.SymInt):
+            return value
+        if kind is float and isinstance(value, torch.SymFloat):
+            return value
+        for name in (f"__{kind.__name__}__", "__index__"):
+            method = tracer.python_method(value, name)
+            if method is not None:
+                return kind(tracer.call_value(method, [value], {}))
+        tracer.native_reads(*args)
+        return kind(*args, **kwargs)
+
+    return handler
+
+
+for _kind in (int, float, complex, bytes):
+    special(_kind)(_number(_kind))
+
+
+@special(bool)
+def bool_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    return bool(tracer.truth(args[0])) if args else False
+
+
+def _text(kind: Any, dunder: str) -> Any:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if not args:
+            return ""
+        value = args[0]
+        if isinstance(value, torch.Tensor):
+            tracer.break_graph("data_dependent_value", "a tensor is turned into text")
+        for name in (dunder, "__repr__"):
+            method = tracer.python_method(value, name)
+            if method is not None:
+                return tracer.call_value(method, [value], {})
+        if isinstance(value, BaseException):
+            return kind(value)
+        tracer.native_reads(*args)
+        return kind(*args, **kwargs)
+
+    return handler
+
+
+special(str)(_text(str, "__str__"))
+special(repr)(_text(repr, "__repr__"))
+
+
+@special(format)
+def format_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+    return str(tracer.format(args[0], args[1] if len(args) > 1 else ""))
+
+
+@special(super)
+def super_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if not args:
+        return tracer.zero_argument_super()
+    return super(*args)
+
+
+@special(property, staticmethod, classmethod, functools.partial)
+def wrap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    tracer.break_graph("unknown_native", "a descriptor is made") if not args else None
+    return tracer.wrapper_class(args, kwargs)
+
+
+_OPERATORS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "iadd": "+=", "isub": "-=", "imul": "*=",
+    "itruediv": "/=",
+}  # fmt: skip
+
+
+def _binary(symbol: str) -> Any:
+    return lambda tracer, args, kwargs: tracer.binary(symbol, *args)
+
+
+def _compare(symbol: str) -> Any:
+    return lambda tracer, args, kwargs: tracer.compare(symbol, *args)
+
+
+for _name, _symbol in _OPERATORS.items():
+    special(getattr(operator, _name))(_binary(_symbol))
+for _name, _symbol in {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}.items():
+    special(getattr(operator, _name))(_compare(_symbol))
+special(operator.neg)(lambda tracer, args, kwargs: tracer.unary("-", *args))
+special(operator.pos)(lambda tracer, args, kwargs: tracer.unary("+", *args))
+special(operator.invert)(lambda tracer, args, kwargs: tracer.unary("~", *args))
+special(operator.not_)(lambda tracer, args, kwargs: not tracer.truth(args[0]))
+special(operator.truth)(lambda tracer, args, kwargs: tracer.truth(args[0]))
+special(operator.getitem)(lambda tracer, args, kwargs: tracer.getitem(*args))
+special(operator.setitem)(lambda tracer, args, kwargs: tracer.setitem(*args))
+special(operator.delitem)(lambda tracer, args, kwargs: tracer.delitem(*args))
+special(operator.contains)(lambda tracer, args, kwargs: tracer.contains(args[1], args[0]))
+special(operator.is_)(lambda tracer, args, kwargs: args[0] is args[1])
+special(operator.is_not)(lambda tracer, args, kwargs: args[0] is not args[1])
+special(operator.index)(lambda tracer, args, kwargs: tracer.call_value(int, args, {}))

@@ -1,0 +1,94 @@
+"""The standard library: math, itertools, copy, functools and what looks like it."""
+
+from __future__ import annotations
+
+import _operator
+import collections
+import copy
+import functools
+import itertools
+import math
+import random
+import sys
+import time
+import types
+import warnings
+from typing import Any
+
+import torch
+
+from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
+
+_MATH = [f for f in vars(math).values() if isinstance(f, types.BuiltinFunctionType)]
+_SYMBOLIC_MATH = {math.sqrt: torch.sym_sqrt, math.ceil: None, math.floor: None, math.trunc: None}
+declare(PURE, [f for f in _MATH if f not in (math.prod, math.fsum)])
+declare(PURE, [sys.getrecursionlimit, sys.intern, collections._count_elements])  # type: ignore[attr-defined]
+declare(SHALLOW, [types.MethodType, types.SimpleNamespace, types.MappingProxyType, types.FunctionType])
+declare(PURE, [_operator._compare_digest] if hasattr(_operator, "_compare_digest") else [])
+breaks("side_effect_native", "the clock is read", [time.time, time.perf_counter, time.monotonic, time.sleep,
+       time.time_ns, time.perf_counter_ns])  # fmt: skip
+breaks("side_effect_native", "a warning is shown", [warnings.warn])
+breaks("side_effect_native", "Python's random numbers are drawn", [
+    random.random, random.randint, random.randrange, random.choice, random.choices, random.shuffle, random.sample,
+    random.uniform, random.gauss, random.seed, random.normalvariate])  # fmt: skip
+
+
+@special(math.prod)
+def prod(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    total = kwargs.get("start", 1)
+    for item in tracer.spread(args[0]):
+        total = tracer.binary("*", total, item)
+    return total
+
+
+def _eager_iterator(function: Any) -> Any:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return function(*(tracer.spread(a) if not isinstance(a, (int, type(None))) else a for a in args), **kwargs)
+
+    return handler
+
+
+for _function in (itertools.chain, itertools.product, itertools.combinations, itertools.permutations,
+                  itertools.islice, itertools.zip_longest, itertools.pairwise,
+                  itertools.combinations_with_replacement):  # fmt: skip
+    special(_function)(_eager_iterator(_function))
+declare(PURE, [itertools.repeat, itertools.count])
+
+
+@special(itertools.chain.__dict__["from_iterable"])
+def chain_from_iterable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return iter([item for iterable in tracer.spread(args[-1]) for item in tracer.spread(iterable)])
+
+
+@special(itertools.starmap)
+def starmap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function, rows = args
+    return iter([tracer.call_value(function, tracer.spread(row), {}) for row in tracer.spread(rows)])
+
+
+@special(itertools.accumulate)
+def accumulate(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    items = tracer.spread(args[0])
+    function = args[1] if len(args) > 1 else kwargs.get("func")
+    results: list[Any] = [] if kwargs.get("initial") is None else [kwargs["initial"]]
+    for item in items:
+        if not results:
+            results.append(item)
+        elif function is None:
+            results.append(tracer.binary("+", results[-1], item))
+        else:
+            results.append(tracer.call_value(function, [results[-1], item], {}))
+    return iter(results)
+
+
+@special(copy.copy)
+def copy_copy(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    (obj,) = args
+    if type(obj) in (list, dict, set, tuple):
+        tracer.expand(obj)
+        return copy.copy(obj)
+    tracer.break_graph("native_python", f"copy.copy of a {type(obj).__name__}")
+
+
+breaks("native_python", "an object is copied deeply", [copy.deepcopy])
+breaks("native_python", "a cache of results lives outside the program", [functools.lru_cache])

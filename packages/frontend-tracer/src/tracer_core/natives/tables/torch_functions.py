@@ -1,0 +1,50 @@
+"""What of torch is not a tensor operator: queries, settings, and questions about compilation.
+
+Tensor operators need no row: `policy.is_torch_operator` recognises them and the recorder sees them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
+
+
+def _present(owner: Any, names: str) -> list[Any]:
+    return [getattr(owner, name) for name in names.split() if hasattr(owner, name)]
+
+
+#: Queries of settings that are guarded as a whole (torch_private.torch_state), or that never change.
+declare(PURE, _present(torch, "is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled"
+    " is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype is_autocast_cache_enabled"
+    " get_num_threads is_floating_point_dtype finfo iinfo device dtype Size is_warn_always_enabled"
+    " are_deterministic_algorithms_enabled promote_types result_type can_cast"))  # fmt: skip
+declare(PURE, _present(torch._C, "_is_any_autocast_enabled _get_cudnn_enabled _get_mkldnn_enabled _has_mkldnn"
+    " _is_torch_function_mode_enabled _get_math_sdp_enabled _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled"
+    " _get_deterministic_algorithms _is_autocast_available _get_cudnn_benchmark _get_cudnn_allow_tf32"))  # fmt: skip
+declare(SHALLOW, [torch.Size.numel])
+
+#: A trace is no torch.jit trace, and plain tensors have no __torch_function__.
+for _function in {
+    f
+    for f in (
+        *_present(torch._C, "_has_torch_function _has_torch_function_unary _has_torch_function_variadic _get_tracing_state"),
+        *_present(torch.overrides, "has_torch_function has_torch_function_unary has_torch_function_variadic"),
+    )
+}:  # fmt: skip
+    special(_function)(lambda tracer, args, kwargs: None if _is_tracing_state(args, kwargs) else False)
+
+
+def _is_tracing_state(args: list[Any], kwargs: dict[str, Any]) -> bool:
+    return not args and not kwargs
+
+
+@special(torch._C._set_grad_enabled)
+def set_grad_enabled(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    tracer.recorder.state_call(torch._C._set_grad_enabled, tuple(args))
+
+
+breaks("side_effect_native", "torch's random number generator is seeded or read", [
+    torch.manual_seed, torch.seed, torch.get_rng_state, torch.set_rng_state, torch.initial_seed])  # fmt: skip

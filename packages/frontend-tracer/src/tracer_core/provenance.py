@@ -1,0 +1,156 @@
+"""Where every pre-existing object in a trace came from, and the guards that reading it made.
+
+In: objects as the interpreter reaches them, with the source that reached them. Out: the guard list of
+the segment. What always holds: an object that existed before the trace is in the registry before
+interpreted code sees it; an immutable value is guarded by equality when it is read, so it may then be
+used like a constant.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core.guards.guard import Guard, GuardKind, TensorFacts
+from tracer_core.segments.breaks import Break
+from tracer_core.source import Source, Sources
+
+#: Immutable types that are guarded by value and then used as constants.
+CONSTANT_TYPES = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
+     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size}
+)  # fmt: skip
+#: Types whose instances are compared by identity; what they hold is guarded when it is read.
+IDENTITY_TYPES = (
+    types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.MethodDescriptorType,
+    types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.CodeType, enum.Enum, property, staticmethod, classmethod,
+    functools._lru_cache_wrapper, torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace,
+    torch._ops._Ops,
+)  # fmt: skip
+#: Types of generic aliases and the like: immutable in practice, compared by identity.
+TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is guarded by equality: immutable, all the way down."""
+    kind = type(value)
+    if kind in CONSTANT_TYPES:
+        return True
+    if kind in (tuple, frozenset):
+        return all(map(is_constant, value))
+    return kind is slice and all(map(is_constant, (value.start, value.stop, value.step)))
+
+
+class Provenance:
+    """The registry of one trace. Mutable. guards: in the order made. tensors: source -> input tensor,
+    in the order read. dims: (tensor) -> per-dimension sizes for its guard, None where symbolic."""
+
+    def __init__(self, where: Callable[[], str], symbolic_dims: Callable[[torch.Tensor, Source], Any]) -> None:
+        self.sources = Sources()
+        self.guards: list[Guard] = []
+        self.tensors: dict[Source, torch.Tensor] = {}
+        self.constants: list[Any] = []
+        self._constant_index: dict[int, int] = {}
+        self._by_id: dict[int, Source] = {}
+        self._alive: list[Any] = []
+        self._read: dict[Source, Any] = {}
+        self._guarded: set[tuple[GuardKind, Source, Any]] = set()
+        self._where = where
+        self._symbolic_dims = symbolic_dims
+
+    # -- registry --
+
+    def source_of(self, obj: Any) -> Source | None:
+        return self._by_id.get(id(obj))
+
+    def register(self, obj: Any, source: Source) -> None:
+        self._by_id[id(obj)] = source
+        self._alive.append(obj)
+
+    def constant(self, obj: Any) -> Source:
+        """A source for an object that is the same on every call (classes, functions, modules)."""
+        found = self._by_id.get(id(obj))
+        if found is not None:
+            return found
+        index = self._constant_index.get(id(obj))
+        if index is None:
+            index = self._constant_index[id(obj)] = len(self.constants)
+            self.constants.append(obj)
+        label = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__name__
+        source = self.sources.make(None, "const", (index, str(label)))
+        self.register(obj, source)
+        return source
+
+    def value_at(self, source: Source) -> Any:
+        """What was read at a source (None if nothing was)."""
+        return self._read.get(source)
+
+    # -- guards --
+
+    def guard(self, kind: GuardKind, source: Source, expected: Any = None) -> None:
+        handle = (kind, source, expected if isinstance(expected, (str, int, type)) else id(expected))
+        if handle not in self._guarded:
+            self._guarded.add(handle)
+            self.guards.append(Guard(kind, source, expected, self._where()))
+
+    def read(self, value: Any, source: Source) -> Any:
+        """A value reached by `source`, now seen by the program: guards it and returns it."""
+        known = self._read.get(source, self)
+        if known is value:
+            return value
+        self._read[source] = value
+        if is_constant(value):
+            self.guard(GuardKind.EQ, source, value)
+            return value
+        if isinstance(value, IDENTITY_TYPES):
+            if source.root.kind != "const" or source.base is not None:
+                self.guard(GuardKind.IS, source, value)
+            if id(value) not in self._by_id:
+                self.register(value, source)
+            return value
+        found = self._by_id.get(id(value))
+        if found is not None:
+            if found is not source:
+                self.guard(GuardKind.SAME, source, found)
+            return value
+        self.register(value, source)
+        if isinstance(value, torch.Tensor):
+            self._read_tensor(value, source)
+        else:
+            self.guard(GuardKind.TYPE, source, type(value))
+            if type(value) is tuple:
+                self.guard(GuardKind.LEN, source, len(value))
+        return value
+
+    def _read_tensor(self, value: torch.Tensor, source: Source) -> None:
+        if type(value) not in TENSOR_TYPES:
+            raise Break("tensor_subclass", f"{source.name} is a {type(value).__name__}")
+        if value.layout is not torch.strided or value.is_quantized:
+            raise Break("tensor_subclass", f"{source.name} has layout {value.layout} or is quantized")
+        self.tensors[source] = value
+        self.guard(GuardKind.TENSOR, source, tensor_facts(value, self._symbolic_dims(value, source)))
+
+    def item(self, container: Any, key: Any, value: Any, kind: str = "item") -> Any:
+        """An entry of a sourced container (or attribute dictionary's owner, kind "key")."""
+        base = self.source_of(container)
+        return value if base is None else self.read(value, self.sources.make(base, kind, key))
+
+
+def tensor_facts(value: torch.Tensor, dims: tuple[int | None, ...] | None = None) -> TensorFacts:
+    """What a guard checks of a tensor; dims: sizes with None where any size is accepted."""
+    symbolic = dims is not None and None in dims
+    return TensorFacts(
+        type=type(value),
+        dtype=value.dtype,
+        device=value.device,
+        keys=torch._C._dispatch_keys(value).raw_repr(),
+        requires_grad=value.requires_grad,
+        shape=tuple(value.shape) if dims is None else dims,
+        stride=None if symbolic else value.stride(),
+    )

@@ -1,0 +1,210 @@
+"""Text that makes a trace's values again, in a later call.
+
+In: objects as they stood at the end of a trace (fakes among them). Out: lines of Python and, for each
+object, an expression. What always holds: an object that existed before is fetched, never copied; two
+references to one object stay two references to one object; cycles through mutable containers work.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core.interpreter.frame import NULL, Unread
+from tracer_core.interpreter.generators import TracedGenerator
+from tracer_core.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.segments.breaks import Restart
+
+
+class CannotRebuild(Exception):
+    """No way is known to make this object again."""
+
+
+class Rebuilder:
+    """Mutable. fetch(source) and constant(object) give text; output(tensor or SymInt) gives the text of a
+    graph output; source_of as in provenance; contents(obj) gives an object's contents at the end."""
+
+    def __init__(
+        self,
+        fetch: Callable[[Any], str],
+        constant: Callable[[Any], str],
+        output: Callable[[Any], str],
+        source_of: Callable[[Any], Any],
+    ) -> None:
+        self.lines: list[str] = []
+        self._fetch, self._constant, self._output, self._source_of = fetch, constant, output, source_of
+        self._memo: dict[int, str] = {}
+        self._alive: list[Any] = []
+
+    def value(self, obj: Any) -> str:
+        """The expression of an object; adds the lines that it needs."""
+        if type(obj) is Unread:
+            return self._fetch(obj.source)
+        if obj is NULL:
+            return self._constant(NULL)
+        if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self._output(obj)
+        known = self._memo.get(id(obj))
+        if known is not None:
+            return known
+        source = self._source_of(obj)
+        if source is not None:
+            return self._fetch(source)
+        if is_constant(obj):
+            return self._constant(obj)
+        if isinstance(obj, torch.Tensor):
+            return self._remember(obj, self._output(obj))
+        maker = _MAKERS.get(type(obj))
+        if maker is not None:
+            return maker(self, obj)
+        if isinstance(obj, IDENTITY_TYPES):
+            return self._constant(obj)
+        if isinstance(obj, TracedGenerator):
+            raise Restart(obj.born, "unsupported_value", f"the generator {obj.code_name} outlives the segment")
+        return self._reduced(obj)
+
+    def _remember(self, obj: Any, text: str) -> str:
+        self._memo[id(obj)] = text
+        self._alive.append(obj)
+        return text
+
+    def _new(self, obj: Any, text: str) -> str:
+        name = f"n{len(self._alive)}"
+        self.lines.append(f"{name} = {text}")
+        return self._remember(obj, name)
+
+    def _items(self, values: Any) -> str:
+        return ", ".join(self.value(v) for v in values)
+
+    # -- containers --
+
+    def _list(self, obj: list[Any]) -> str:
+        if not _may_contain_itself(obj):
+            return self._new(obj, f"[{self._items(obj)}]")
+        name = self._new(obj, "[]")
+        for item in obj:
+            self.lines.append(f"{name}.append({self.value(item)})")
+        return name
+
+    def _tuple(self, obj: tuple[Any, ...]) -> str:
+        text = self._items(obj)
+        return self._new(obj, f"({text},)" if obj else "()")
+
+    def _dict(self, obj: dict[Any, Any]) -> str:
+        if not _may_contain_itself(obj.values()):
+            pairs = ", ".join(f"{self.value(k)}: {self.value(v)}" for k, v in obj.items())
+            return self._new(obj, "{" + pairs + "}")
+        name = self._new(obj, "{}")
+        for key, value in obj.items():
+            self.lines.append(f"{name}[{self.value(key)}] = {self.value(value)}")
+        return name
+
+    def _set(self, obj: Any) -> str:
+        return self._new(obj, f"{self._constant(type(obj))}([{self._items(obj)}])")
+
+    def _deque(self, obj: Any) -> str:
+        return self._new(obj, f"{self._constant(type(obj))}([{self._items(obj)}], {obj.maxlen!r})")
+
+    def _slice(self, obj: slice) -> str:
+        return f"slice({self._items((obj.start, obj.stop, obj.step))})"
+
+    # -- code --
+
+    def _function(self, obj: types.FunctionType) -> str:
+        closure = obj.__closure__
+        cells = self.value(closure) if closure else "None"
+        name = self._new(
+            obj,
+            f"{self._constant(types.FunctionType)}({self._constant(obj.__code__)}, "
+            f"{self._constant_namespace(obj)}, {obj.__name__!r}, {self.value(obj.__defaults__)}, {cells})",
+        )
+        if obj.__kwdefaults__:
+            self.lines.append(f"{name}.__kwdefaults__ = {self.value(obj.__kwdefaults__)}")
+        if obj.__dict__:
+            self.lines.append(f"{name}.__dict__.update({self.value(dict(obj.__dict__))})")
+        return name
+
+    def _constant_namespace(self, function: types.FunctionType) -> str:
+        source = self._source_of(function.__globals__)
+        return self._fetch(source) if source is not None else self._constant(function.__globals__)
+
+    def _cell(self, obj: types.CellType) -> str:
+        name = self._new(obj, f"{self._constant(types.CellType)}()")
+        try:
+            contents = obj.cell_contents
+        except ValueError:
+            return name
+        self.lines.append(f"{name}.cell_contents = {self.value(contents)}")
+        return name
+
+    def _method(self, obj: types.MethodType) -> str:
+        parts = f"{self.value(obj.__func__)}, {self.value(obj.__self__)}"
+        return self._new(obj, f"{self._constant(types.MethodType)}({parts})")
+
+    def _bound_builtin(self, obj: Any) -> str:
+        receiver = getattr(obj, "__self__", None)
+        if receiver is None or isinstance(receiver, (types.ModuleType, type)):
+            return self._constant(obj)
+        return self._new(obj, f"getattr({self.value(receiver)}, {obj.__name__!r})")
+
+    def _super(self, obj: Any) -> str:
+        return self._new(obj, f"super({self.value(obj.__thisclass__)}, {self.value(obj.__self__)})")
+
+    # -- everything else --
+
+    def _reduced(self, obj: Any) -> str:
+        """By the pickle protocol's description of the object."""
+        try:
+            described = obj.__reduce_ex__(4)
+        except Exception as error:
+            raise CannotRebuild(f"a {type(obj).__module__}.{type(obj).__qualname__}: {error}") from error
+        if isinstance(described, str):
+            return self._constant(obj)
+        function, args, state, items, pairs = (*described, None, None, None)[:5]
+        self._alive.append(described)
+        call = f"{self._constant(function)}({self._items(args)})"
+        name = self._new(obj, call)
+        if state is not None:
+            self._restore_state(obj, name, state)
+        if items is not None:
+            for item in items:
+                self.lines.append(f"{name}.append({self.value(item)})")
+        if pairs is not None:
+            for key, value in pairs:
+                self.lines.append(f"{name}[{self.value(key)}] = {self.value(value)}")
+        return name
+
+    def _restore_state(self, obj: Any, name: str, state: Any) -> None:
+        if hasattr(type(obj), "__setstate__"):
+            self.lines.append(f"{name}.__setstate__({self.value(state)})")
+            return
+        attributes, slots = state if type(state) is tuple and len(state) == 2 else (state, None)
+        for key, value in (attributes or {}).items():
+            self.lines.append(f"{name}.__dict__[{key!r}] = {self.value(value)}")
+        for key, value in (slots or {}).items():
+            self.lines.append(f"object.__setattr__({name}, {key!r}, {self.value(value)})")
+
+
+def _may_contain_itself(values: Any) -> bool:
+    return any(isinstance(v, (list, dict, types.CellType, types.FunctionType)) or hasattr(v, "__dict__") for v in values)
+
+
+_MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
+    list: Rebuilder._list,
+    tuple: Rebuilder._tuple,
+    dict: Rebuilder._dict,
+    set: Rebuilder._set,
+    frozenset: Rebuilder._set,
+    collections.deque: Rebuilder._deque,
+    slice: Rebuilder._slice,
+    types.FunctionType: Rebuilder._function,
+    types.CellType: Rebuilder._cell,
+    types.MethodType: Rebuilder._method,
+    types.BuiltinFunctionType: Rebuilder._bound_builtin,
+    types.MethodWrapperType: Rebuilder._bound_builtin,
+    super: Rebuilder._super,
+}

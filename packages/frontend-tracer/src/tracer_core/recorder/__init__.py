@@ -1,0 +1,1 @@
+"""Tensor operators seen during a trace, written down as an FX graph."""

@@ -1,0 +1,67 @@
+"""Fake tensors of a trace.
+
+In: real input tensors. Out: their fakes (made once a trace) and a fake mode in which operators run.
+What always holds: an operator that gets a real tensor is refused *before* it runs (FakeTensorMode by
+itself lets an in-place operator change a real argument and complains afterwards).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.segments.breaks import Break
+
+#: Called by torch itself on fresh real tensors while it makes fake ones of them.
+_MAY_SEE_REAL = frozenset(
+    {torch.ops.aten.lift_fresh.default, torch.ops.aten.detach.default, torch.ops.aten.lift.default}
+)
+
+
+def _refuse_real(func: Any, args: Any, kwargs: Any) -> None:
+    if func in _MAY_SEE_REAL:
+        return
+    for leaf in torch.utils._pytree.arg_tree_leaves(*args, **(kwargs or {})):
+        if isinstance(leaf, torch.Tensor) and not torch_private.is_fake(leaf):
+            raise Break("real_tensor_in_trace", f"{func} got a real tensor of shape {tuple(leaf.shape)}")
+
+
+class Fakes:
+    """real tensor <-> its fake, for one trace. Mutable. symbolic: whether sizes may be symbols."""
+
+    def __init__(self, symbolic: bool) -> None:
+        self.shape_env = torch_private.new_shape_env() if symbolic else None
+        self.mode = torch_private.capture_mode(_refuse_real, self.shape_env)
+        self._fake: dict[int, Any] = {}
+        self._real: dict[int, torch.Tensor] = {}
+        self._alive: list[Any] = []
+        self._versions: dict[int, int] = {}
+
+    def of(self, real: torch.Tensor, name: str, dims: tuple[int | None, ...] | None) -> Any:
+        """The fake of a real tensor. name: its source, for messages. dims: None marks a symbol."""
+        found = self._fake.get(id(real))
+        if found is None:
+            if self.shape_env is None:
+                found = torch_private.to_fake(self.mode, real)
+            else:
+                symbolic = tuple(n is None for n in dims) if dims is not None else (False,) * real.dim()
+                found = torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
+            self._fake[id(real)] = found
+            self._real[id(found)] = real
+            self._alive.append(real)
+            self._versions[id(found)] = found._version
+        return found
+
+    def version_of(self, fake: Any) -> int:
+        """The version that the fake of an input had when it was made."""
+        return self._versions[id(fake)]
+
+    def real_of(self, fake: Any) -> torch.Tensor | None:
+        """The input tensor that a fake stands for, or None for an intermediate."""
+        return self._real.get(id(fake))
+
+    def inputs(self) -> list[tuple[torch.Tensor, Any]]:
+        """(real, fake) of every input, in the order they were met."""
+        return [(self._real[id(fake)], fake) for fake in self._fake.values()]

@@ -1,0 +1,307 @@
+"""The recorder: a torch-function mode that writes an FX graph at the torch level.
+
+In: every torch function that runs while a trace is active, whoever calls it. Out: `graph`, its inputs in the
+order of first use, and for each intermediate (a FakeTensor) the node that made it.
+What always holds: a function is either run on fakes and recorded, or raises `Break` before it has
+had an effect; results that are input tensors are handed back as the real ones.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from tracer_core import torch_private
+from tracer_core.recorder.fake import Fakes
+from tracer_core.recorder.refusals import refusal
+from tracer_core.segments.breaks import Break
+from tracer_core.source import Source
+
+_SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
+           torch.memory_format, type(Ellipsis))  # fmt: skip
+#: Tensor dunders recorded as the operator the user wrote.
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    f"__{name}__": getattr(operator, name if name not in ("and", "or") else name + "_")
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "neg", "invert", "and", "or",
+                 "xor", "lt", "le", "gt", "ge", "eq", "ne", "lshift", "rshift", "getitem", "iadd", "isub", "imul",
+                 "itruediv", "abs")
+}  # fmt: skip
+_SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
+    "Add": operator.add,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "Max": max,
+    "Min": min,
+    "CleanDiv": operator.floordiv,
+}
+
+
+class Recorder:
+    """One graph being written. Mutable. inputs: (source, real tensor, placeholder node), in order.
+    op_count: recorded calls. source_of / dims_of: the tracer's provenance."""
+
+    def __init__(
+        self,
+        fakes: Fakes,
+        source_of: Callable[[torch.Tensor], Source | None],
+        dims_of: Callable[[torch.Tensor], Any],
+        where: Callable[[], str],
+    ) -> None:
+        self.fakes = fakes
+        self.graph = torch.fx.Graph()
+        self.inputs: list[tuple[Source, torch.Tensor, torch.fx.Node]] = []
+        self.op_count = 0
+        self._source_of, self._dims_of, self._where = source_of, dims_of, where
+        self._nodes: dict[int, torch.fx.Node] = {}
+        self._symbols: dict[Any, torch.fx.Node] = {}
+        self._alive: list[Any] = []
+        self._names: set[str] = set()
+        self._last_placeholder: torch.fx.Node | None = None
+        self.mode = _Mode(self)
+        self.values_needed, self.shapes_needed = torch_private.data_dependent_failures()
+
+    # -- inputs --
+
+    def fake(self, real: torch.Tensor) -> Any:
+        """The fake of an input tensor; makes its placeholder at the first use."""
+        source = self._source_of(real)
+        if source is None:
+            raise Break("real_tensor_in_trace", f"a tensor of shape {tuple(real.shape)} made outside the trace")
+        fake = self.fakes.of(real, source.name, self._dims_of(real))
+        if id(fake) not in self._nodes:
+            self._placeholder(source, real, fake)
+        return fake
+
+    def _placeholder(self, source: Source, real: torch.Tensor, fake: Any) -> None:
+        name = re.sub(r"\W+", "_", source.name).strip("_") or "input"
+        anchor = self._last_placeholder
+        with self.graph.inserting_after(anchor) if anchor else self.graph.inserting_before(_first(self.graph)):
+            node = self.graph.placeholder(name)
+        node.meta["val"] = fake
+        node.meta["user_frame"] = self._where()
+        self._last_placeholder = node
+        self.inputs.append((source, real, node))
+        self._bind(fake, node)
+
+    def _bind(self, value: Any, node: torch.fx.Node) -> None:
+        self._nodes[id(value)] = node
+        self._alive.append(value)
+
+    def node_of(self, value: Any) -> torch.fx.Node | None:
+        """The node that made a fake or symbolic value; None if the value is no part of the graph."""
+        return self._nodes.get(id(value))
+
+    # -- recording --
+
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a torch function on fakes, records it, and returns its result."""
+        refused = refusal(func, args, kwargs)
+        if refused is not None:
+            raise Break(*refused)
+        fake_args, fake_kwargs = pytree.tree_map_only(torch.Tensor, self._to_fake, (args, kwargs))
+        try:
+            with self.fakes.mode:
+                result = func(*fake_args, **fake_kwargs)
+        except self.values_needed as error:
+            raise Break("data_dependent_value", f"{_name(func)}: {error}") from None
+        except self.shapes_needed as error:
+            raise Break("data_dependent_shape", f"{_name(func)}: {error}") from None
+        except (NotImplementedError, torch._subclasses.fake_tensor.UnsupportedFakeTensorException) as error:
+            raise Break("operator_failed", f"{_name(func)}: {error}") from None
+        return self._record(func, fake_args, fake_kwargs, result)
+
+    def _to_fake(self, tensor: torch.Tensor) -> Any:
+        if torch_private.is_fake(tensor):
+            return tensor
+        return self.fake(tensor)
+
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
+        leaves = pytree.tree_leaves(result)
+        if not any(isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat)) for leaf in leaves):
+            if getattr(func, "__name__", "") not in _EFFECT_ONLY:
+                return result
+        if all(isinstance(leaf, (torch.SymInt, int)) for leaf in leaves) and leaves:
+            return result  # sizes: made again from their expressions where they are used
+        if isinstance(result, torch.Tensor) and self.fakes.real_of(result) is not None and not _writes(func):
+            return self.fakes.real_of(result)
+        node = self._emit(func, args, kwargs)
+        node.meta["val"] = result
+        self._bind_result(result, node)
+        return pytree.tree_map_only(torch.Tensor, self._to_real, result)
+
+    def _emit(self, func: Any, args: Any, kwargs: Any) -> torch.fx.Node:
+        node_args = self.argument(args)
+        node_kwargs = {name: self.argument(value) for name, value in kwargs.items()}
+        self.op_count += 1
+        kind, target, node_args = _target(func, node_args)
+        node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
+        node.meta["user_frame"] = self._where()
+        return node
+
+    def _to_real(self, fake: Any) -> Any:
+        real = self.fakes.real_of(fake)
+        return fake if real is None else real
+
+    def _bind_result(self, result: Any, node: torch.fx.Node) -> None:
+        if isinstance(result, torch.Tensor):
+            # An in-place operator returns its argument: later uses read the node that wrote it.
+            if id(result) in self._nodes and self._nodes[id(result)].op != "placeholder":
+                self._alive.append(result)
+            if id(result) not in self._nodes:
+                self._bind(result, node)
+            return
+        if isinstance(result, (tuple, list)):
+            for index, element in enumerate(result):
+                if isinstance(element, (torch.Tensor, tuple, list)) and id(element) not in self._nodes:
+                    child = self.graph.call_function(operator.getitem, (node, index))
+                    child.meta.update(val=element, user_frame=node.meta["user_frame"])
+                    self._bind_result(element, child)
+        elif isinstance(result, dict):
+            raise Break("operator_failed", "an operator returned a dictionary")
+
+    def argument(self, value: Any) -> Any:
+        """A value as an FX argument. Raises Break for what a graph cannot hold."""
+        if isinstance(value, torch.Tensor):
+            node = self._nodes.get(id(value))
+            if node is None:
+                raise Break("real_tensor_in_trace", f"a fake tensor of shape {tuple(value.shape)} of another trace")
+            return node
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self.symbol(value.node.expr)
+        if isinstance(value, torch.Size):
+            return tuple(self.argument(v) for v in value)
+        if isinstance(value, (tuple, list)):
+            items = [self.argument(v) for v in value]
+            return tuple(items) if isinstance(value, tuple) else items
+        if isinstance(value, dict):
+            return {key: self.argument(v) for key, v in value.items()}
+        if isinstance(value, slice):
+            return slice(*(self.argument(v) for v in (value.start, value.stop, value.step)))
+        if isinstance(value, _SIMPLE):
+            return value
+        if isinstance(value, (torch._ops.OpOverload, torch.fx.Node)) or type(value).__module__ == "builtins":
+            if callable(value) or isinstance(value, range):
+                return value
+        raise Break("unsupported_value", f"an operator's argument of type {type(value).__name__}")
+
+    # -- symbolic sizes --
+
+    def symbol(self, expr: Any) -> Any:
+        """The node (or number) that computes a sympy expression over symbolic sizes."""
+        if expr.is_number:
+            return int(expr) if expr.is_integer else float(expr)
+        found = self._symbols.get(expr)
+        if found is not None:
+            return found
+        if isinstance(expr, sympy.Symbol):
+            node = self._size_node(expr)
+        elif isinstance(expr, sympy.Pow) and expr.args[1].is_Integer and int(expr.args[1]) > 0:
+            node = self._fold(operator.mul, [expr.args[0]] * int(expr.args[1]), expr)
+        else:
+            function = _SYMPY_OPERATORS.get(type(expr).__name__)
+            if function is None:
+                raise Break("unsupported_value", f"a size computed by {type(expr).__name__}: {expr}")
+            node = self._fold(function, list(expr.args), expr)
+        self._symbols[expr] = node
+        return node
+
+    def _fold(self, function: Any, parts: list[Any], expr: Any) -> torch.fx.Node:
+        values = [self.symbol(part) for part in parts]
+        node = values[0]
+        for value in values[1:]:
+            node = self.graph.call_function(function, (node, value))
+            node.meta["user_frame"] = self._where()
+        env = self.fakes.shape_env
+        node.meta["val"] = env.create_symintnode(expr, hint=None) if env is not None else None
+        return node
+
+    def _size_node(self, symbol: Any) -> torch.fx.Node:
+        for _, fake in self.fakes.inputs():
+            for dim, size in enumerate(fake.shape):
+                if isinstance(size, torch.SymInt) and size.node.expr == symbol:
+                    real = self.fakes.real_of(fake)
+                    assert real is not None
+                    self.fake(real)
+                    node = self.graph.call_method("size", (self._nodes[id(fake)], dim))
+                    node.meta.update(val=size, user_frame=self._where())
+                    return node
+        raise Break("unsupported_value", f"no input has the size {symbol}")
+
+    # -- global state --
+
+    def state_call(self, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Runs and records a function that sets a state of torch (grad mode)."""
+        node = self.graph.call_function(func, args)
+        node.meta.update(val=None, user_frame=self._where())
+        self.op_count += 1
+        return func(*args)
+
+
+class _Mode(TorchFunctionMode):
+    """Hands every torch function to its recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.recorder.call(func, args, kwargs or {})
+
+
+#: Functions that return nothing but must stay in the graph.
+_EFFECT_ONLY = frozenset({"_assert", "_assert_async", "_check"})
+
+
+def _first(graph: torch.fx.Graph) -> torch.fx.Node:
+    return next(iter(graph.nodes), graph._root)
+
+
+def _name(func: Any) -> str:
+    return getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or str(func)
+
+
+def _writes(func: Any) -> bool:
+    """Whether a function with this name writes to its first argument."""
+    name: str = getattr(func, "__name__", "")
+    if name.startswith("__"):
+        return name.startswith("__i") and name not in ("__invert__", "__index__", "__int__") or name == "__setitem__"
+    return name.endswith("_") and not name.endswith("__") or name == "__setitem__"
+
+
+def _target(func: Any, args: Any) -> tuple[str, Any, Any]:
+    """(op, target, args) of the node for a torch function."""
+    name = getattr(func, "__name__", "")
+    owner = getattr(func, "__self__", None)
+    if name == "__get__" and owner is not None and hasattr(owner, "__name__"):
+        return "call_function", getattr, (args[0], owner.__name__)
+    if name == "__setitem__":
+        return "call_function", operator.setitem, args
+    if name in _REFLECTED:
+        return "call_function", _REFLECTED[name], (args[1], args[0], *args[2:])
+    if name in _OPERATORS and len(args) <= 2:
+        return "call_function", _OPERATORS[name], args
+    if getattr(torch.Tensor, name, None) is func or getattr(torch._C.TensorBase, name, None) is func:
+        return "call_method", name, args
+    return "call_function", func, args
+
+
+_REFLECTED: dict[str, Callable[..., Any]] = {
+    "__radd__": operator.add,
+    "__rsub__": operator.sub,
+    "__rmul__": operator.mul,
+    "__rtruediv__": operator.truediv,
+    "__rdiv__": operator.truediv,
+    "__rfloordiv__": operator.floordiv,
+    "__rpow__": operator.pow,
+    "__rmatmul__": operator.matmul,
+    "__rmod__": operator.mod,
+}

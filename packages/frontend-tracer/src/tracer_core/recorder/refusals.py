@@ -1,0 +1,66 @@
+"""Torch functions that end a graph, and why.
+
+In: a torch function about to run and its arguments. Out: (kind of break, reason), or None.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_VALUE = "data_dependent_value"
+_META = "tensor_metadata_mutation"
+_GRAD = "autograd_in_graph"
+
+#: name of a tensor method or torch function -> kind of break.
+_BY_NAME: dict[str, str] = {
+    **dict.fromkeys(
+        ("item", "tolist", "numpy", "__int__", "__float__", "__index__", "__complex__", "__array__", "data_ptr",
+         "__format__", "__dlpack__", "equal", "allclose", "is_nonzero", "__repr__", "untyped_storage",
+         "storage", "_typed_storage", "__deepcopy__", "__reduce_ex__", "__contains__"),
+        _VALUE,
+    ),
+    "__bool__": "data_dependent_branch",
+    **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique2"),
+                    "data_dependent_shape"),
+    **dict.fromkeys(
+        ("resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_",
+         "requires_grad_", "detach_", "rename_", "share_memory_", "__set__", "as_strided_", "_set_data", "retain_grad"),
+        _META,
+    ),
+    **dict.fromkeys(("backward", "register_hook", "register_post_accumulate_grad_hook", "_backward"), _GRAD),
+    **dict.fromkeys(("from_numpy", "as_tensor", "asarray", "frombuffer", "from_dlpack"), ""),
+    **dict.fromkeys(("manual_seed", "seed", "set_rng_state", "initial_seed", "get_rng_state"), "side_effect_native"),
+}  # fmt: skip
+
+#: Differentiation entry points: by identity, since their names are common.
+_BY_IDENTITY: dict[Any, str] = {torch.autograd.grad: _GRAD, torch.autograd.backward: _GRAD}
+
+
+def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str] | None:
+    """(kind, reason) if this call must end the graph, else None."""
+    name = getattr(func, "__name__", "")
+    kind = _BY_NAME.get(name)
+    if kind is None:
+        try:
+            kind = _BY_IDENTITY.get(func)
+        except TypeError:
+            kind = None
+        if kind is None:
+            return None
+    if kind == "":
+        return _from_outside(name, args)
+    if name == "__set__":
+        attribute = getattr(getattr(func, "__self__", None), "__name__", "an attribute")
+        return kind, f"{attribute} of a tensor is set"
+    owner = "Tensor." if getattr(torch.Tensor, name, None) is func else ""
+    return kind, f"{owner}{name}()"
+
+
+def _from_outside(name: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
+    """Tensors made of numbers and lists are captured; of arrays and buffers they are not."""
+    plain = (int, float, bool, complex, list, tuple, torch.Tensor)
+    if args and isinstance(args[0], plain) and name in ("as_tensor", "asarray"):
+        return None
+    return "data_dependent_value", f"torch.{name} of {type(args[0]).__name__ if args else 'nothing'}"

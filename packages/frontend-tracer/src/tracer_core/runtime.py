@@ -1,0 +1,255 @@
+"""The compiled callable: dispatch to captured variants, capture on a miss, run the breaks between.
+
+In: a Python function and a `CompileConfig`. Out: `CompiledFunction`, called like the function. What always
+holds: a call gives what the function gives; where nothing can be captured the function runs natively
+and the reason is recorded (with TRACER_STRICT=1 it is raised).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core import events
+from tracer_core.errors import GraphBreakError, RecompileLimitWarning, TracerError
+from tracer_core.interpreter.frame import Frame, Unread
+from tracer_core.interpreter.real import RealMachine
+from tracer_core.interpreter.tracer import Tracer
+from tracer_core.logs import logger
+from tracer_core.options import CompileConfig, env
+from tracer_core.segments.breaks import BREAKS, Break
+from tracer_core.segments.capture import Abandoned, BreakRecord, Captured, UserError, capture
+from tracer_core.segments.segment import MISS, Segment, Suspended, flatten, frames_of
+from tracer_core.stages import recording
+
+_LOCK = threading.RLock()
+#: Thread that is tracing now, or None: tracing changes real objects and undoes it, so others wait.
+_tracing: int | None = None
+_graph_numbers = itertools.count()
+_instances: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
+_MAX_SEGMENTS = 256
+
+
+def reset() -> None:
+    """Forgets every captured variant of every compiled function."""
+    global _graph_numbers
+    for one in list(_instances):
+        one.forget()
+    _graph_numbers = itertools.count()
+
+
+class CompiledFunction:
+    """A function that is captured when it is called. Mutable: variants are added on misses.
+
+    function: the original. config: what compile() was asked for. records: every variant captured.
+    skipped: why the function runs natively from now on, or None.
+    """
+
+    def __init__(self, function: Callable[..., Any], config: CompileConfig) -> None:
+        self.function = function
+        self.config = config
+        self.records: list[Captured] = []
+        self.abandoned: list[str] = []
+        self.skipped: str | None = None
+        self._starts: dict[Any, Segment] = {}
+        self._segments: dict[Any, Segment] = {}
+        self._said_breaks = False
+        _instances.add(self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if _tracing is not None and _tracing != threading.get_ident():
+            with _LOCK:
+                pass
+        state = (*args, *kwargs.values()) if kwargs else args
+        segment = self._starts.get((len(args), *kwargs))
+        if segment is not None:
+            for attempt in segment.variants:
+                result = attempt(state)
+                if result is not MISS:
+                    return self._drive(result) if type(result) is Suspended else result
+        return self._miss_start(args, kwargs, state)
+
+    def forget(self) -> None:
+        """Drops every variant."""
+        self.records.clear()
+        self._starts.clear()
+        self._segments.clear()
+        self.skipped = None
+
+    # -- the first segment --
+
+    def _miss_start(self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...]) -> Any:
+        if self.skipped is not None or not _can_trace():
+            return self.function(*args, **kwargs)
+        key = (len(args), *kwargs)
+        with _LOCK:
+            segment = self._starts.setdefault(key, Segment(key))
+            labels = _labels(self.function, len(args), tuple(kwargs))
+
+            def start(tracer: Tracer) -> list[Frame]:
+                unread = [
+                    Unread(value, tracer.provenance.sources.make(None, "state", (i, labels[i])))
+                    for i, value in enumerate(state)
+                ]
+                named = dict(zip(kwargs, unread[len(args) :], strict=True))
+                return tracer.start(self.function, unread[: len(args)], named)
+
+            attempt = self._capture(segment, start, state)
+        if attempt is None:
+            return self.function(*args, **kwargs)
+        return self._run_new(attempt, state)
+
+    def _run_new(self, attempt: Callable[[Any], Any], state: Any) -> Any:
+        result = attempt(state)
+        if result is MISS:
+            record = self.records[-1]
+            raise TracerError(
+                f"{record.name}: a fresh variant does not accept the call that it was captured from: "
+                f"{record.check_first(state)}"
+            )
+        return self._drive(result) if type(result) is Suspended else result
+
+    # -- later segments --
+
+    def _drive(self, suspended: Suspended) -> Any:
+        """Runs a suspended activation: the breaking instruction, then the next segment, and so on."""
+        while True:
+            frames = frames_of(suspended.layouts, suspended.values)
+            del suspended
+            returned, value = RealMachine().step(frames)
+            if returned:
+                return value
+            result = self._continue(frames)
+            if type(result) is not Suspended:
+                return result
+            suspended = result
+
+    def _continue(self, frames: list[Frame]) -> Any:
+        layouts, values = flatten(frames)
+        state = tuple(values)
+        segment = self._segments.get(layouts)
+        if segment is not None:
+            for attempt in segment.variants:
+                result = attempt(state)
+                if result is not MISS:
+                    return result
+        if self.skipped is not None or not _can_trace():
+            return RealMachine().finish(frames)
+        with _LOCK:
+            if segment is None:
+                if len(self._segments) >= _MAX_SEGMENTS:
+                    self.skipped = f"more than {_MAX_SEGMENTS} segments"
+                    return RealMachine().finish(frames)
+                segment = self._segments.setdefault(layouts, Segment(layouts))
+
+            def start(tracer: Tracer) -> list[Frame]:
+                return tracer.start_inside(layouts, state)
+
+            captured = self._capture(segment, start, state)
+        if captured is None:
+            return RealMachine().finish(frames)
+        result = captured(state)
+        if result is MISS:
+            raise TracerError(f"a fresh variant misses: {self.records[-1].check_first(state)}")
+        return result
+
+    # -- capturing --
+
+    def _capture(self, segment: Segment, start: Any, state: Any) -> Callable[[Any], Any] | None:
+        """Captures a variant for this state; None: run natively, this time or from now on."""
+        global _tracing
+        if segment.limit_hit or not self._may_recompile(segment, state):
+            return None
+        name = f"graph_{next(_graph_numbers)}"
+        previous, _tracing = _tracing, threading.get_ident()
+        try:
+            with recording(self):
+                record = capture(start, state, self.config, segment.seen, name)
+        except UserError:
+            return None
+        except Abandoned as error:
+            return self._give_up(segment, str(error))
+        except (TracerError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            if env().strict:
+                raise
+            logger().warning("internal error while tracing %s: %r", _name(self.function), error, exc_info=True)
+            return self._give_up(segment, f"internal error: {error!r}")
+        finally:
+            _tracing = previous
+        self._note(record)
+        for expression, shape in record.shapes.items():
+            segment.seen.setdefault(expression, []).append(shape)
+        segment.variants.append(record.attempt)
+        return record.attempt
+
+    def _give_up(self, segment: Segment, reason: str) -> None:
+        if env().strict:
+            raise TracerError(f"{_name(self.function)} cannot be captured: {reason}")
+        segment.limit_hit = True
+        self.abandoned.append(reason)
+        logger().warning("%s runs natively: %s", _name(self.function), reason)
+
+    def _may_recompile(self, segment: Segment, state: Any) -> bool:
+        count = len(segment.variants)
+        if count == 0:
+            return True
+        newest = next(r for r in reversed(self.records) if r.attempt is segment.variants[-1])
+        reason = newest.check_first(state) or "a guard failed"
+        if count < self.config.recompile_limit:
+            events.recompile(function=_name(self.function), reason=reason, count=count)
+            return True
+        segment.limit_hit = True
+        warnings.warn(
+            f"{_name(self.function)} was compiled {count} times and now runs natively where it does not fit; the "
+            f"guard that failed last: {reason}. Make that value a tensor, or mark_dynamic the size that changes.",
+            RecompileLimitWarning,
+            stacklevel=4,
+        )
+        return False
+
+    def _note(self, record: Captured) -> None:
+        self.records.append(record)
+        broken = record.break_
+        if broken is None:
+            return
+        if self.config.fullgraph:
+            self.forget()
+            raise GraphBreakError(broken.kind, broken.reason, broken.location, broken.hint)
+        events.graph_break(kind=broken.kind, reason=broken.reason, location=broken.location, hint=broken.hint)
+
+    @property
+    def breaks(self) -> list[BreakRecord]:
+        """The graph breaks found so far."""
+        return [record.break_ for record in self.records if record.break_ is not None]
+
+
+def _can_trace() -> bool:
+    """Not under somebody else's torch modes, and not inside a trace."""
+    return (
+        torch._C._len_torch_function_stack() == 0
+        and torch._C._len_torch_dispatch_stack() == 0
+        and _tracing != threading.get_ident()
+    )
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def _labels(function: Any, n_args: int, keywords: tuple[str, ...]) -> list[str]:
+    """What people call the arguments of a call."""
+    code = getattr(function, "__code__", None)
+    names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
+    positional = [names[i] if i < len(names) else f"args[{i - len(names)}]" for i in range(n_args)]
+    return [*positional, *keywords]
+
+
+__all__ = ["BREAKS", "Break", "CompiledFunction", "reset"]

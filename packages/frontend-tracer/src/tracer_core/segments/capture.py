@@ -1,0 +1,314 @@
+"""From a place in the program to a variant: trace, lower, generate.
+
+In: the frames of an activation and its state. Out: a `Captured` (an ``attempt`` function and its records), or a
+reason why nothing was captured. What always holds: whatever happens, every object that the trace
+changed has its old contents again when this returns or raises.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import dispatch, events, torch_private
+from tracer_core.captured import CapturedGraph
+from tracer_core.guards.stamp import Stamps
+from tracer_core.interpreter.frame import Frame
+from tracer_core.interpreter.tracer import Tracer
+from tracer_core.logs import enabled, logger
+from tracer_core.options import CompileConfig
+from tracer_core.plugin_api import InputSpec, Role, Runner
+from tracer_core.rebuild import CannotRebuild, Rebuilder
+from tracer_core.segments.breaks import BREAKS, Break, Restart
+from tracer_core.segments.emit import Variant, runtime_namespace, settings_checks
+from tracer_core.segments.segment import Suspended, flatten
+from tracer_core.shapes import ShapePolicy, size_conditions
+from tracer_core.stages import stage, wants_text
+
+_MAX_RESTARTS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class BreakRecord:
+    """One graph break. kind: a key of BREAKS; reason; location: of the user's line; hint."""
+
+    kind: str
+    reason: str
+    location: str
+
+    @property
+    def hint(self) -> str:
+        return BREAKS[self.kind].hint
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """One variant. attempt(S): its generated function. text: its source. guards: as text. graph: the
+    torch-level graph, None if no operator ran. break_: where it ends, None if it returns. shapes: of
+    its inputs by source expression. name: of its graph or segment."""
+
+    attempt: Callable[[Any], Any]
+    text: str
+    guards: tuple[str, ...]
+    graph: torch.fx.GraphModule | None
+    op_count: int
+    break_: BreakRecord | None
+    shapes: dict[str, tuple[int, ...]]
+    name: str
+    constants: dict[str, Any]
+    runner: Runner | None
+    check_first: Callable[[Any], str | None]
+
+
+class UserError(Exception):
+    """The program itself raised while it was traced; the real run will raise it again."""
+
+
+class Abandoned(Exception):
+    """Nothing can be captured here; the activation has to run natively. The text says why."""
+
+
+StartFrames = Callable[[Tracer], list[Frame]]
+
+
+def capture(
+    start: StartFrames, state: Any, config: CompileConfig, seen: dict[str, list[tuple[int, ...]]], name: str
+) -> Captured:
+    """Traces from `start` until the program returns or breaks, and compiles what was seen.
+
+    start: puts the frames into a tracer. state: the values of the segment. Raises UserError, Abandoned,
+    GraphBreakError (by the caller, from `break_`), BackendError.
+    """
+    forced: dict[int, tuple[str, str]] = {}
+    settings = torch_private.torch_state()
+    for _ in range(_MAX_RESTARTS):
+        shapes = ShapePolicy(config.dynamic, seen, config.backend.shapes == "symbolic" or config.backend.ir == "torch")
+        shapes.look(list(state))
+        tracer = Tracer(shapes, forced)
+        try:
+            return _attempt(tracer, start, state, config, settings, name)
+        except Restart as restart:
+            forced[restart.step] = (restart.kind, restart.reason)
+    raise Abandoned("the trace was restarted too often")
+
+
+def _attempt(
+    tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: Any, name: str
+) -> Captured:
+    broken: Break | None = None
+    value: Any = None
+    with stage("trace", graph=name, suffix=".py") as record:
+        try:
+            try:
+                frames = start(tracer)
+                value = tracer.run_chain(frames)
+            except Break as error:
+                broken = error
+                if not tracer.frames:
+                    raise Abandoned(f"{error.kind}: {error.reason}") from None
+        except (Restart, Abandoned, KeyboardInterrupt):
+            tracer.effects.undo()
+            raise
+        except BaseException as error:
+            tracer.effects.undo()
+            raise UserError() from error
+        where = tracer.where() if broken is not None else ""
+        after = tracer.effects.undo()
+        if wants_text():
+            record.text = str(tracer.recorder.graph)
+    return _Generator(tracer, state, config, settings, name, after).finish(value, broken, where)
+
+
+class _Generator:
+    """Turns a finished trace into a variant. Mutable, used once."""
+
+    def __init__(self, tracer: Tracer, state: Any, config: CompileConfig, settings: Any, name: str, after: Any) -> None:
+        self.tracer, self.state, self.config, self.settings, self.name = tracer, state, config, settings, name
+        self.after = after
+        self.variant = Variant(tracer.provenance, state)
+        self.outputs: dict[torch.fx.Node, int] = {}
+        self.rebuilder = Rebuilder(
+            self.variant.use, self.variant.constants.text, self._output, tracer.provenance.source_of
+        )
+
+    def _output(self, value: Any) -> str:
+        recorder = self.tracer.recorder
+        if isinstance(value, torch.Tensor):
+            node = recorder.node_of(value)
+        else:
+            node = recorder.symbol(value.node.expr)
+            if not isinstance(node, torch.fx.Node):
+                return repr(node)
+        if node is None:
+            raise CannotRebuild("a tensor that is no part of the graph")
+        return f"y[{self.outputs.setdefault(node, len(self.outputs))}]"
+
+    def finish(self, value: Any, broken: Break | None, where: str) -> Captured:
+        tracer, variant = self.tracer, self.variant
+        try:
+            if broken is None:
+                result = f"return {self.rebuilder.value(value)}"
+            else:
+                layouts, values = flatten(tracer.frames)
+                parts = ", ".join(self.rebuilder.value(v) for v in values)
+                result = f"return Suspended({variant.constants.text(_Boxed(layouts))}.value, ({parts},))"
+            effects = [
+                line
+                for change in tracer.effects.changes.values()
+                for line in variant.effect(self.rebuilder, change, self.after[id(change.obj)])
+            ]
+        except CannotRebuild as error:
+            raise Abandoned(f"a value cannot be made again: {error}") from error
+        runner, gm = self._compile()
+        self._guards()
+        body = variant.body
+        if runner is not None:
+            inputs = ", ".join(variant.use(source) for source, _, _ in tracer.recorder.inputs)
+            body.append(f"y = graph([{inputs}])")
+        body += self.rebuilder.lines
+        body += effects
+        if tracer.grad_after != torch.is_grad_enabled():
+            body.append(f"set_grad({tracer.grad_after})")
+        body.append(result)
+        record = None if broken is None else BreakRecord(broken.kind, broken.reason, where)
+        return self._captured(runner, gm, record)
+
+    # -- the graph --
+
+    def _compile(self) -> tuple[Runner | None, torch.fx.GraphModule | None]:
+        recorder = self.tracer.recorder
+        if recorder.op_count == 0 and not self.outputs:
+            return None, None
+        if not self.outputs and not any(node.op != "placeholder" for node in recorder.graph.nodes):
+            return None, None
+        graph = recorder.graph
+        graph.output(tuple(self.outputs))
+        for node in reversed(list(graph.nodes)):
+            if not node.users and node.op == "call_function" and node.target in _UNUSED_GONE:
+                graph.erase_node(node)
+        gm = torch.fx.GraphModule({}, graph)
+        needs_grad = torch.is_grad_enabled() and any(
+            isinstance(v := node.meta.get("val"), torch.Tensor) and v.requires_grad for node in self.outputs
+        )
+        specs = tuple(_input_spec(source, tensor, node) for source, tensor, node in recorder.inputs)
+        captured = CapturedGraph(gm, specs, tuple(t for _, t, _ in recorder.inputs), needs_grad, self.name)
+        events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
+        return dispatch.compile_graph(captured, self.config), gm
+
+    # -- guards --
+
+    def _guards(self) -> None:
+        tracer, variant = self.tracer, self.variant
+        for guard in tracer.provenance.guards:
+            variant.guard(guard)
+        inputs = []
+        for source, tensor, node in tracer.recorder.inputs:
+            fake = node.meta["val"]
+            if any(isinstance(size, torch.SymInt) for size in fake.shape):
+                inputs.append((variant.use(source), fake))
+        for check in size_conditions(tracer.fakes.shape_env, inputs, torch_private.python_text):
+            variant.late_lines.append(f"if not ({check}): return MISS")
+        self._alias_guards()
+
+    def _alias_guards(self) -> None:
+        """A graph that writes to an input was captured for inputs that share no memory with it."""
+        tracer, variant = self.tracer, self.variant
+        inputs = [(source, tensor, node.meta["val"]) for source, tensor, node in tracer.recorder.inputs]
+        written = [source for source, tensor, fake in inputs if fake._version != tracer.fakes.version_of(fake)]
+        if not written:
+            return
+        names = [variant.use(source) for source, _, _ in inputs]
+        storages = [t.untyped_storage().data_ptr() for _, t, _ in inputs]
+        groups = [storages.index(pointer) for pointer in storages]
+        pointers = ", ".join(f"{name}.untyped_storage().data_ptr()" for name in names)
+        variant.constants.namespace["alias_groups"] = alias_groups
+        variant.late_lines.append(f"if alias_groups([{pointers}]) != {groups!r}: return MISS")
+
+    # -- the function --
+
+    def _captured(self, runner: Runner | None, gm: Any, record: BreakRecord | None) -> Captured:
+        variant, tracer = self.variant, self.tracer
+        roots = tuple(variant.roots)
+        settings = settings_checks(self.settings, variant.constants.text)
+        text = variant.text(settings, roots)
+        namespace = {**runtime_namespace(), **variant.constants.namespace, "graph": runner}
+        filename = f"<tracer_core {self.name}>"
+        linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+        exec(compile(text, filename, "exec"), namespace)
+        if variant.object_lines:
+            namespace["stamps"] = Stamps(namespace["check"], roots, self.settings[0])
+        guards = tuple(str(guard) for guard in tracer.provenance.guards)
+        if enabled("guards"):
+            logger("guards").info("%s:\n%s", self.name, "\n".join(f"  {g}" for g in guards))
+        with stage("segment", graph=self.name, suffix=".py") as stage_record:
+            stage_record.text = text
+        return Captured(
+            namespace["attempt"], text, guards, gm, tracer.recorder.op_count, record, tracer.shapes.shapes, self.name,
+            variant.constants.namespace, runner, _Failure(variant, tracer, settings, namespace),
+        )  # fmt: skip
+
+
+class _Failure:
+    """Says which guard of a variant fails for a state, with the old and the new value."""
+
+    def __init__(self, variant: Variant, tracer: Tracer, settings: list[str], namespace: dict[str, Any]) -> None:
+        self.settings, self.namespace = settings, namespace
+        self.constants = variant.constants
+        self.guards = [
+            (str(guard), guard.source.expression, guard.text("v", self.constants.text, lambda s: f"({s.expression})"))
+            for guard in tracer.provenance.guards
+        ]
+        self.provenance_constants = tracer.provenance.constants
+        self.late = [line for line in variant.late_lines if "MISS" in line]
+
+    def __call__(self, state: Any) -> str | None:
+        scope = {**self.namespace, "S": state, "C": self.provenance_constants}
+        for text in self.settings:
+            if not eval(text, scope):
+                return f"torch settings: {text}"
+        for shown, fetch, check in self.guards:
+            try:
+                scope["v"] = eval(fetch, scope)
+                if not eval(check, scope):
+                    return f"{shown}, but it is {_short(scope['v'])}"
+            except Exception as error:
+                return f"{shown}, but {type(error).__name__}: {error}"
+        return self.late[0][8:-14] if self.late else None
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        grad = ", requires_grad" if value.requires_grad else ""
+        return f"a {value.dtype} tensor of shape {tuple(value.shape)}, stride {value.stride()}{grad}"
+    text = repr(value)
+    return text if len(text) < 100 else f"{text[:97]}..."
+
+
+class _Boxed:
+    """Carries a tuple of layouts as one constant."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def alias_groups(pointers: list[int]) -> list[int]:
+    """For each storage pointer the index of its first occurrence."""
+    return [pointers.index(pointer) for pointer in pointers]
+
+
+def _input_spec(source: Any, tensor: torch.Tensor, node: torch.fx.Node) -> InputSpec:
+    role = Role.USER_INPUT
+    if isinstance(tensor, torch.nn.Parameter):
+        role = Role.PARAMETER
+    elif source.base is not None and source.base.kind == "key" and source.base.key == "_buffers":
+        role = Role.BUFFER
+    return InputSpec(node.name, role, source.name, stable_address=role is not Role.USER_INPUT)
+
+
+_UNUSED_GONE = frozenset({getattr, __import__("operator").getitem})
+
+__all__ = ["Abandoned", "BreakRecord", "Captured", "Suspended", "UserError", "capture"]

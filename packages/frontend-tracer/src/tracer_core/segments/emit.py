@@ -1,0 +1,316 @@
+"""The generated Python of one variant of a segment.
+
+In: a finished trace: guards, graph inputs and outputs, effects, the value or the suspended frames. Out: source
+text with two functions, ``check(S)`` (the full check of objects) and ``attempt(S)`` (guards, graph, effects,
+result), and the namespace it runs in. What always holds: everything that is fetched is fetched before the graph
+runs and before any effect; the text depends on nothing but S, its constants and imported modules.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.effects import MISSING, Change
+from tracer_core.guards.guard import Guard, GuardKind, equality
+from tracer_core.guards.stamp import Checked
+from tracer_core.interpreter.frame import NULL
+from tracer_core.rebuild import Rebuilder
+from tracer_core.segments.segment import MISS, Suspended
+from tracer_core.source import Source
+
+_FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError)"
+_LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
+_DIRECT_ROOTS = (list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType, types.CellType, *_LITERALS,
+                 float, complex, torch.dtype, torch.device)  # fmt: skip
+
+
+def unbound_cell(cell: Any) -> bool:
+    """Whether a closure cell is empty."""
+    try:
+        cell.cell_contents
+    except ValueError:
+        return True
+    return False
+
+
+@dataclass(slots=True)
+class Constants:
+    """Mutable: names in the generated module's namespace, and how another process finds each object."""
+
+    namespace: dict[str, Any] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)
+
+    def text(self, obj: Any) -> str:
+        """Text that evaluates to `obj` in the generated module."""
+        if type(obj) in _LITERALS:
+            return repr(obj)
+        if type(obj) is float and obj == obj and abs(obj) != float("inf"):
+            return repr(obj)
+        if type(obj) is tuple:
+            inside = ", ".join(map(self.text, obj))
+            return f"({inside},)" if obj else "()"
+        name = self._names.get(id(obj))
+        if name is None:
+            name = self._names[id(obj)] = f"c{len(self.namespace)}"
+            self.namespace[name] = obj
+        return name
+
+
+class Variant:
+    """Builds the text. Mutable. value_at(source): what was read there during the trace. root(i): the value
+    of state item i."""
+
+    def __init__(self, provenance: Any, state: Any) -> None:
+        self.provenance = provenance
+        self.state = state
+        self.constants = Constants()
+        self.object_lines: list[str] = []
+        self.direct_lines: list[str] = []
+        self.late_lines: list[str] = []
+        self.body: list[str] = []
+        self.fetched: dict[str, None] = {}
+        self.parts: dict[str, dict[str, None]] = {
+            name: {} for name in ("dicts", "objects", "empties", "tensors", "lists", "probes")
+        }
+        self.roots: dict[int, None] = {}
+        self._variables: dict[Source, str] = {}
+        self._objects: set[Source] = set()
+
+    # -- fetching --
+
+    def is_object(self, source: Source) -> bool:
+        """Whether a source belongs to the stamped part: it starts at an object, a module or a constant."""
+        root = source.root
+        if root.kind != "state":
+            return True
+        return not isinstance(self.state[root.key[0]], _DIRECT_ROOTS)
+
+    def fetch(self, source: Source) -> str:
+        """The variable that holds a source's value; emits its fetch once, in the part it belongs to."""
+        known = self._variables.get(source)
+        if known is not None:
+            return known
+        if source.kind == "const":
+            name = self.constants.text(self.provenance.constants[source.key[0]])
+        elif source.base is None and source.kind == "module":
+            name = self.constants.text(sys.modules[source.key])
+        else:
+            base = self.fetch(source.base) if source.base is not None else ""
+            name = f"v{len(self._variables)}"
+            lines = self.object_lines if self.is_object(source) else self.direct_lines
+            lines.append(f"{name} = {source.text(base)}")
+            if source.base is None and self.is_object(source):
+                self.roots[source.key[0]] = None
+            self._note_read(source, base)
+        self._variables[source] = name
+        return name
+
+    def use(self, source: Source) -> str:
+        """`fetch` for the run part."""
+        name = self.fetch(source)
+        if self.is_object(source) and name.startswith("v"):
+            self.fetched[name] = None
+        return name
+
+    def _note_read(self, source: Source, base: str) -> None:
+        """What a stamp must watch so that this read would give the same again."""
+        if not self.is_object(source) or source.base is None:
+            return
+        if source.kind in ("key", "nth_key"):
+            self.parts["dicts"][base] = None
+        elif source.kind == "item":
+            if not isinstance(self.provenance.value_at(source.base), tuple):
+                self.parts["lists"][base] = None
+        elif source.kind in ("slot", "contents"):
+            name = "cell_contents" if source.kind == "contents" else source.key
+            if name not in ("__defaults__", "__kwdefaults__", "__globals__"):
+                self.parts["probes"][f"partial(getattr, {base}, {name!r})"] = None
+            elif name != "__globals__":
+                self.parts["probes"][f"partial(getattr, {base}, {name!r})"] = None
+
+    # -- guards --
+
+    def guard(self, guard: Guard) -> None:
+        value = self.fetch(guard.source)
+        text = guard.text(value, self.constants.text, self.fetch)
+        others = [guard.expected] if guard.kind in (GuardKind.SAME, GuardKind.NOT_SAME) else []
+        stamped = [self.is_object(s) for s in (guard.source, *others)]
+        if not any(stamped):
+            self.direct_lines.append(f"if not ({text}): return MISS")
+        elif all(stamped) and self._stampable(guard, value):
+            self.object_lines.append(f"if not ({text}): return None")
+        else:
+            for source in (guard.source, *others):
+                self.use(source)
+            self.late_lines.append(f"if not ({text}): return MISS")
+
+    def _stampable(self, guard: Guard, value: str) -> bool:
+        """Adds what a stamp must watch for this guard; False if it has to be checked on every call."""
+        kind = guard.kind
+        if kind in (GuardKind.EQ, GuardKind.IS, GuardKind.SAME, GuardKind.NOT_SAME):
+            return True
+        if kind is GuardKind.TYPE:
+            self.parts["objects"][value] = None
+            return True
+        if kind is GuardKind.TENSOR:
+            self.parts["tensors"][value] = None
+            return True
+        if kind is GuardKind.EMPTY:
+            self.parts["empties"][value] = None
+            return True
+        if kind is GuardKind.HAS_NOT:
+            self.parts["dicts"][value] = None
+            return True
+        read = self.provenance.value_at(guard.source)
+        if kind in (GuardKind.LEN, GuardKind.KEYS):
+            if isinstance(read, dict) or (read is None and guard.source.kind == "dict"):
+                self.parts["dicts"][value] = None
+                return True
+            if isinstance(read, list):
+                self.parts["lists"][value] = None
+                return True
+            return isinstance(read, tuple)
+        return False
+
+    # -- effects --
+
+    def effect(self, rebuilder: Rebuilder, change: Change, after: Any) -> list[str]:
+        """The lines that replay one object's change. Values are rebuilt through `rebuilder`."""
+        source = self.provenance.source_of(change.obj)
+        target = self.use(source)
+        return _REPLAY[change.kind](target, change.before, after, rebuilder)
+
+    # -- assembly --
+
+    def text(self, settings: list[str], roots: tuple[int, ...]) -> str:
+        lines: list[str] = []
+        if self.object_lines:
+            lines += ["def check(S):", "    try:"]
+            lines += [f"        {line}" for line in self.object_lines]
+            lines += [f"    except {_FAILURES}: return None"]
+            groups = ", ".join(_tuple_text(list(self.parts[name])) for name in self.parts)
+            lines += [f"    return Checked({_tuple_text(list(self.fetched))}, {groups})", ""]
+        lines += ["def attempt(S):"]
+        lines += [f"    if not ({text}): return MISS" for text in settings]
+        if self.direct_lines:
+            lines += ["    try:", *(f"        {line}" for line in self.direct_lines)]
+            lines += [f"    except {_FAILURES}: return MISS"]
+        if self.object_lines:
+            lines += ["    F = stamps.fetch(S)", "    if F is None: return MISS"]
+            if self.fetched:
+                lines += [f"    {_tuple_text(list(self.fetched))} = F"]
+        lines += [f"    {line}" for line in (*self.late_lines, *self.body)]
+        return "\n".join(lines) + "\n"
+
+
+def _tuple_text(names: list[str]) -> str:
+    return f"({', '.join(names)},)" if names else "()"
+
+
+def settings_checks(state: tuple[Any, ...], constant: Callable[[Any], str]) -> list[str]:
+    """Guards on torch's own settings. state: `torch_private.torch_state()` at the trace."""
+    grad, inference, dtype, functions, dispatchers, deterministic, autocast = state
+    checks = [
+        f"is_grad_enabled() is {grad}", f"is_inference_mode() is {inference}", f"default_dtype() is {constant(dtype)}",
+        f"function_modes() == {functions}", f"dispatch_modes() == {dispatchers}", f"deterministic() is {deterministic}",
+    ]  # fmt: skip
+    if autocast is None:
+        checks.append("not autocast()")
+    else:
+        checks.append(f"autocast_state() == {constant(autocast)}")
+    return [" and ".join(checks)]
+
+
+def runtime_namespace() -> dict[str, Any]:
+    """The names that every generated module uses."""
+    return {
+        "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended, "partial": partial, "sys": sys,
+        "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_grad_enabled": torch.is_grad_enabled,
+        "is_inference_mode": torch.is_inference_mode_enabled, "default_dtype": torch.get_default_dtype,
+        "function_modes": torch._C._len_torch_function_stack, "dispatch_modes": torch._C._len_torch_dispatch_stack,
+        "deterministic": torch._C._get_deterministic_algorithms, "autocast": torch._C._is_any_autocast_enabled,
+        "autocast_state": torch_private.autocast_state, "set_grad": torch._C._set_grad_enabled,
+        "set_dict": _set_dict, "set_ordered": _set_ordered, "set_set": _set_set, "set_deque": _set_deque,
+    }  # fmt: skip
+
+
+# -- replay of changes --------------------------------------------------------------------------------
+
+
+def _set_dict(target: dict[Any, Any], items: list[tuple[Any, Any]]) -> None:
+    dict.clear(target)
+    dict.update(target, items)
+
+
+def _set_ordered(target: Any, items: list[tuple[Any, Any]]) -> None:
+    collections.OrderedDict.clear(target)
+    for key, value in items:
+        collections.OrderedDict.__setitem__(target, key, value)
+
+
+def _set_set(target: set[Any], items: list[Any]) -> None:
+    set.clear(target)
+    set.update(target, items)
+
+
+def _set_deque(target: Any, items: list[Any]) -> None:
+    target.clear()
+    target.extend(items)
+
+
+def _replay_dict(target: str, before: dict[Any, Any], after: dict[Any, Any], r: Rebuilder, whole: str = "set_dict") -> list[str]:
+    kept = [key for key in before if key in after]
+    if list(after)[: len(kept)] != kept:
+        pairs = ", ".join(f"({r.value(k)}, {r.value(v)})" for k, v in after.items())
+        return [f"{whole}({target}, [{pairs}])"]
+    lines = [f"del {target}[{r.value(key)}]" for key in before if key not in after]
+    for key, value in after.items():
+        if before.get(key, MISSING) is not value:
+            lines.append(f"{target}[{r.value(key)}] = {r.value(value)}")
+    return lines
+
+
+def _replay_ordered(target: str, before: Any, after: Any, r: Rebuilder) -> list[str]:
+    return _replay_dict(target, before, after, r, "set_ordered")
+
+
+def _replay_list(target: str, before: list[Any], after: list[Any], r: Rebuilder) -> list[str]:
+    n = len(before)
+    if len(after) >= n and all(a is b for a, b in zip(before, after, strict=False)):
+        return [f"{target}.extend([{', '.join(map(r.value, after[n:]))}])"] if len(after) > n else []
+    return [f"{target}[:] = [{', '.join(map(r.value, after))}]"]
+
+
+def _replay_set(target: str, before: set[Any], after: set[Any], r: Rebuilder) -> list[str]:
+    return [f"set_set({target}, [{', '.join(map(r.value, after))}])"] if before != after else []
+
+
+def _replay_deque(target: str, before: list[Any], after: list[Any], r: Rebuilder) -> list[str]:
+    return [f"set_deque({target}, [{', '.join(map(r.value, after))}])"]
+
+
+def _replay_cell(target: str, before: Any, after: Any, r: Rebuilder) -> list[str]:
+    if after is MISSING:
+        return [] if before is MISSING else [f"del {target}.cell_contents"]
+    return [] if after is before else [f"{target}.cell_contents = {r.value(after)}"]
+
+
+_REPLAY: dict[type, Callable[..., list[str]]] = {
+    collections.OrderedDict: _replay_ordered,
+    dict: _replay_dict,
+    list: _replay_list,
+    set: _replay_set,
+    collections.deque: _replay_deque,
+    types.CellType: _replay_cell,
+}
+
+__all__ = ["Constants", "Variant", "equality", "runtime_namespace", "settings_checks"]

@@ -1,0 +1,108 @@
+"""A segment: one place where a call can be, and the guarded variants captured there.
+
+In: frames of an activation (`flatten`). Out: a key (where execution stands) and a flat tuple of values (the
+state), and back again (`FrameLayout.frames`). What always holds: two activations with equal keys have
+state tuples of equal layout.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracer_core.interpreter.code import decode
+from tracer_core.interpreter.frame import NULL, Frame
+
+#: What a variant returns when its guards do not hold.
+MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLayout:
+    """Where one frame stands. code, ip; locals: indices of the bound live locals; stack: True where a
+    value is (False: NULL); on_return: the rule's kind; n_exceptions: handled exceptions."""
+
+    code: types.CodeType
+    ip: int
+    locals: tuple[int, ...]
+    stack: tuple[bool, ...]
+    on_return: str | None
+    kw_names: tuple[str, ...]
+    n_exceptions: int
+
+    @property
+    def size(self) -> int:
+        """How many state values the frame takes."""
+        return 1 + len(self.locals) + sum(self.stack) + self.n_exceptions + (self.on_return == "instance")
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """An activation at a break: layouts of its frames, outermost first, and their values."""
+
+    layouts: tuple[FrameLayout, ...]
+    values: tuple[Any, ...]
+
+
+def layout_of(frame: Frame) -> tuple[FrameLayout, list[Any]]:
+    """The layout of a frame and its values in state order."""
+    live = frame.code.live[frame.ip] if frame.ip < len(frame.code.live) else frozenset()
+    bound = tuple(i for i, value in enumerate(frame.locals) if value is not NULL and i in live)
+    rule = frame.on_return
+    kind = rule if rule is None or isinstance(rule, str) else rule[0]
+    values = [frame.function, *(frame.locals[i] for i in bound)]
+    values += [value for value in frame.stack if value is not NULL]
+    values += frame.exceptions
+    if kind == "instance":
+        values.append(rule[1])
+    layout = FrameLayout(
+        frame.code.raw, frame.ip, bound, tuple(value is not NULL for value in frame.stack), kind, frame.kw_names,
+        len(frame.exceptions),
+    )  # fmt: skip
+    return layout, values
+
+
+def flatten(frames: list[Frame]) -> tuple[tuple[FrameLayout, ...], list[Any]]:
+    """The key and the state of an activation."""
+    layouts, state = [], []
+    for frame in frames:
+        layout, values = layout_of(frame)
+        layouts.append(layout)
+        state += values
+    return tuple(layouts), state
+
+
+def frames_of(layouts: tuple[FrameLayout, ...], values: Any) -> list[Frame]:
+    """The frames that `flatten` took apart. The function of a frame must be a real function."""
+    frames, position = [], 0
+    for layout in layouts:
+        frame = Frame(values[position], decode(layout.code))
+        position += 1
+        for i in layout.locals:
+            frame.locals[i] = values[position]
+            position += 1
+        for present in layout.stack:
+            frame.stack.append(values[position] if present else NULL)
+            position += present
+        frame.exceptions = list(values[position : position + layout.n_exceptions])
+        position += layout.n_exceptions
+        frame.on_return = layout.on_return
+        if layout.on_return == "instance":
+            frame.on_return = ("instance", values[position])
+            position += 1
+        frame.ip, frame.kw_names = layout.ip, layout.kw_names
+        frame.last = max(0, layout.ip - 1)
+        frames.append(frame)
+    return frames
+
+
+@dataclass(slots=True)
+class Segment:
+    """Mutable. key: start arguments or layouts. variants: attempts, newest last. seen: source expression
+    -> shapes captured so far. limit_hit: no more variants are made."""
+
+    key: Any
+    variants: list[Any] = field(default_factory=list)
+    seen: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
+    limit_hit: bool = False

@@ -1,0 +1,98 @@
+"""Which sizes are symbolic, and the guards that symbolic sizes made.
+
+In: the user's choice (`dynamic=`, mark_dynamic, mark_static) and the shapes that earlier calls had. Out: for
+each input tensor its sizes with None where symbolic, and after a trace the conditions on sizes as Python
+text. What always holds: a tensor of a module (parameter, buffer) and sizes 0 and 1 stay static.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core import markers, torch_private
+from tracer_core.source import Source
+
+
+class ShapePolicy:
+    """The choice for one trace. dynamic: compile()'s argument. seen: source expression -> shapes that
+    earlier variants of the segment were captured with. allowed: the backend takes symbols."""
+
+    def __init__(self, dynamic: bool | None, seen: dict[str, list[tuple[int, ...]]], allowed: bool) -> None:
+        self.dynamic = dynamic
+        self.seen = seen
+        self.allowed = allowed and dynamic is not False
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._chosen: dict[int, tuple[int | None, ...] | None] = {}
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether the trace needs symbols at all: known before it starts."""
+        return self.allowed and (self.dynamic is True or bool(self.seen) or self.marked)
+
+    marked = False
+
+    def look(self, values: list[Any]) -> None:
+        """Notes whether any tensor among the segment's inputs carries a mark."""
+        self.marked = any(isinstance(v, torch.Tensor) and bool(markers.dynamic_dims(v)) for v in values)
+
+    def dims_of(self, tensor: torch.Tensor, source: Source) -> tuple[int | None, ...] | None:
+        """The sizes, None where symbolic; None altogether when every size is static."""
+        if id(tensor) not in self._chosen:
+            self._chosen[id(tensor)] = self._choose(tensor, source)
+        return self._chosen[id(tensor)]
+
+    def _choose(self, tensor: torch.Tensor, source: Source) -> tuple[int | None, ...] | None:
+        if isinstance(tensor, torch.nn.Parameter):
+            return None
+        shape = tuple(tensor.shape)
+        self.shapes[source.expression] = shape
+        if not self.symbolic:
+            return None
+        marked, static = markers.dynamic_dims(tensor), markers.static_dims(tensor)
+        earlier = self.seen.get(source.expression, ())
+        is_state = source.kind in ("state", "item")
+        dims: list[int | None] = []
+        for i, size in enumerate(shape):
+            changed = any(len(old) == len(shape) and old[i] != size for old in earlier)
+            wanted = i in marked or changed or (self.dynamic is True and is_state)
+            dims.append(None if wanted and i not in static and size > 1 else size)
+        return tuple(dims) if None in dims else None
+
+
+def size_conditions(shape_env: Any, inputs: list[tuple[str, Any]], printer: Callable[[Any, dict[Any, str]], str]) -> list[str]:
+    """The conditions on symbolic sizes as Python expressions.
+
+    shape_env: of the trace. inputs: (text of the tensor, its fake). printer: sympy -> Python text.
+    """
+    if shape_env is None:
+        return []
+    where: dict[Any, str] = {}
+    checks: list[str] = []
+    for text, fake in inputs:
+        for i, size in enumerate(fake.shape):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                where.setdefault(size.node.expr, f"{text}.shape[{i}]")
+    for text, fake in inputs:
+        for i, size in enumerate(fake.shape):
+            here = f"{text}.shape[{i}]"
+            if isinstance(size, torch.SymInt) and where.get(size.node.expr) != here:
+                checks.append(f"{here} == {printer(shape_env.simplify(size.node.expr), where)}")
+        if any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride())):
+            strides = ", ".join(
+                printer(n.node.expr, where) if isinstance(n, torch.SymInt) else str(n) for n in fake.stride()
+            )
+            checks.append(f"{text}.stride() == ({strides},)")
+    for symbol, text in where.items():
+        replaced = shape_env.replacements.get(symbol)
+        if replaced is not None:
+            checks.append(f"{text} == {printer(replaced, where)}")
+        bounds = shape_env.var_to_range.get(symbol)
+        if bounds is not None:
+            lower, upper = torch_private.finite_bounds(bounds)
+            checks.append(f"{text} >= {lower}" if upper is None else f"{lower} <= {text} <= {upper}")
+    for guard in shape_env.guards:
+        checks.append(printer(shape_env.simplify(guard.expr), where))
+    return [check for check in dict.fromkeys(checks) if check != "True"]
