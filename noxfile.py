@@ -117,11 +117,11 @@ def package(session: nox.Session) -> None:
     """Builds every wheel, installs them into an empty environment, and uses them there."""
     wheels = ROOT / "dist"
     shutil.rmtree(wheels, ignore_errors=True)
-    builder = session.create_tmp()
+    builder = Path(session.create_tmp()).resolve()
     session.install(*BUILD)
     for name in PACKAGES:
         # A copy, so that no build folder of an earlier version can reach the wheel.
-        source = Path(builder) / name
+        source = builder / name
         shutil.rmtree(source, ignore_errors=True)
         shutil.copytree(
             ROOT / "packages" / name,
@@ -140,7 +140,7 @@ def package(session: nox.Session) -> None:
             str(wheels),
             str(source),
         )
-    empty = Path(builder) / "empty"
+    empty = builder / "empty"
     shutil.rmtree(empty, ignore_errors=True)
     session.run("python", "-m", "venv", str(empty))
     python = str(empty / "bin" / "python")
@@ -150,5 +150,5 @@ def package(session: nox.Session) -> None:
         session.error(f"built {len(built)} wheels of {len(PACKAGES)}: {built}")
     # All at once: each other's files satisfy their dependencies, so none is looked for on an index.
     session.run(python, "-m", "pip", "install", "-q", TORCH, *built, external=True)
-    session.chdir(builder)  # away from the checkout: only what is installed can be imported
+    session.chdir(str(builder))  # away from the checkout: only what is installed can be imported
     session.run(python, str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
