@@ -149,6 +149,8 @@ class Calls(Operations):
 
     def frame_of(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """A frame ready to run `function`; a TracedGenerator for a generator function."""
+        if self.is_fresh(function) and not self.made_here(function):
+            self.provenance.constant(function)
         frame = Frame(function, decode(function.__code__))
         bind(self, frame, args, kwargs)
         if frame.code.is_generator:

@@ -113,7 +113,7 @@ class Operations(Attributes):
             kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
             raise TypeError(f"unsupported operand type(s) for {symbol}: {kinds}")
         self._native_operands(left, right)
-        return self.native(native, left, right)
+        return self.operator(native, left, right)
 
     def _candidates(self, name: str, left: Any, right: Any) -> list[tuple[Any, list[Any]]]:
         forward = (self.python_method(left, f"__{name}__"), [left, right])
@@ -135,7 +135,7 @@ class Operations(Attributes):
     def _inplace(self, symbol: str, left: Any, right: Any) -> Any:
         if isinstance(left, torch.Tensor):
             self._native_operands(right)
-            return self.native(_INPLACE[symbol], left, right)
+            return self.operator(_INPLACE[symbol], left, right)
         self.before_change(left)
         if isinstance(left, list) and symbol == "+":
             left.extend(self.spread(right))
@@ -149,7 +149,7 @@ class Operations(Attributes):
         if method is not None:
             return self.call_value(method, [value], {})
         self._native_operands(value)
-        return self.native(native, value)
+        return self.operator(native, value)
 
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
         name, reflected, native = _COMPARE[symbol]
@@ -177,7 +177,7 @@ class Operations(Attributes):
         if symbol in ("==", "!=") and not self._is_tensor_like(left) and not self._is_tensor_like(right):
             return self._equal(left, right) == (symbol == "==")
         self._native_operands(left, right)
-        return self.native(native, left, right)
+        return self.operator(native, left, right)
 
     def _equal(self, left: Any, right: Any) -> bool:
         for value in (left, right):
@@ -266,7 +266,7 @@ class Operations(Attributes):
             return self.call_value(method, [container, key], {})
         if isinstance(container, torch.Tensor):
             self._native_operands(key)
-            return self.native(operator.getitem, container, key)
+            return self.operator(operator.getitem, container, key)
         if isinstance(container, dict):
             return self._dict_item(container, key)
         if isinstance(container, (list, tuple)) and type(key) in (int, bool):
@@ -320,7 +320,7 @@ class Operations(Attributes):
             return
         if isinstance(container, torch.Tensor):
             self._native_operands(key, value)
-            self.native(operator.setitem, container, key, value)
+            self.operator(operator.setitem, container, key, value)
             return
         self._check_key(key)
         self._change(container)

@@ -46,6 +46,16 @@ class TraceState(Machine):
         with self.recorder.mode:
             return function(*args, **kwargs)
 
+    def operator(self, function: Any, *operands: Any) -> Any:
+        """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote it."""
+        if any(isinstance(operand, torch.Tensor) for operand in operands):
+            return self.recorder.call(function, operands, {})
+        return function(*operands)
+
+    def made_here(self, function: Any) -> bool:
+        """Whether the trace itself made this function."""
+        raise NotImplementedError
+
     def is_fresh(self, obj: Any) -> bool:
         return self.provenance.source_of(obj) is None
 

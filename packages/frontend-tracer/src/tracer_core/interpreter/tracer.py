@@ -195,7 +195,7 @@ class Tracer(Calls):
         function = frame.function
         cells = function.__closure__ or ()
         source = self.provenance.source_of(function)
-        if source is None and cells and not self._made_here(function):
+        if source is None and cells and not self.made_here(function):
             source = self.provenance.constant(function)
         if source is not None:
             for i, cell in enumerate(cells):
@@ -213,7 +213,7 @@ class Tracer(Calls):
                 self._fresh_cells.add(id(cell))
         return value
 
-    def _made_here(self, function: types.FunctionType) -> bool:
+    def made_here(self, function: types.FunctionType) -> bool:
         return id(function) in self._fresh_functions
 
     def defaults_of(self, function: types.FunctionType) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -221,7 +221,7 @@ class Tracer(Calls):
 
     def default_item(self, function: types.FunctionType, defaults: tuple[Any, ...], index: int) -> Any:
         value = defaults[index]
-        if self._made_here(function):
+        if self.made_here(function):
             return value
         holder = self.provenance.source_of(function) or self.provenance.constant(function)
         slot = self.provenance.sources.make(holder, "slot", "__defaults__")
@@ -229,7 +229,7 @@ class Tracer(Calls):
 
     def keyword_default(self, function: types.FunctionType, defaults: dict[str, Any], name: str) -> Any:
         value = defaults[name]
-        if self._made_here(function):
+        if self.made_here(function):
             return value
         holder = self.provenance.source_of(function) or self.provenance.constant(function)
         slot = self.provenance.sources.make(holder, "slot", "__kwdefaults__")

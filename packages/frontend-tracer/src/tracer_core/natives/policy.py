@@ -113,10 +113,9 @@ def is_torch_operator(function: Any) -> bool:
     if owner is not None:
         return owner in _TENSOR_CLASSES
     receiver = getattr(function, "__self__", None)
-    if isinstance(receiver, torch.Tensor):
-        return True
     if isinstance(receiver, types.ModuleType):
         return receiver.__name__ in _TORCH_OWNERS
-    if isinstance(receiver, type):
-        return receiver in _TENSOR_CLASSES or receiver.__name__ == "_VariableFunctionsClass"
-    return (getattr(function, "__module__", None) or "") in _TORCH_OWNERS
+    if isinstance(receiver, torch.Tensor) or receiver in _TENSOR_CLASSES:
+        return True
+    qualified = getattr(function, "__qualname__", "")
+    return qualified.startswith("_VariableFunctionsClass.") or (getattr(function, "__module__", None) or "") in _TORCH_OWNERS

@@ -26,13 +26,11 @@ from tracer_core.source import Source
 
 _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
            torch.memory_format, type(Ellipsis))  # fmt: skip
-#: Tensor dunders recorded as the operator the user wrote.
-_OPERATORS: dict[str, Callable[..., Any]] = {
-    f"__{name}__": getattr(operator, name if name not in ("and", "or") else name + "_")
-    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "neg", "invert", "and", "or",
-                 "xor", "lt", "le", "gt", "ge", "eq", "ne", "lshift", "rshift", "getitem", "iadd", "isub", "imul",
-                 "itruediv", "abs")
-}  # fmt: skip
+#: Operators that write to their first operand.
+_WRITING_OPERATORS = frozenset(
+    {operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv,
+     operator.imod, operator.ipow, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift}
+)  # fmt: skip
 _SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
     "Add": operator.add,
     "Mul": operator.mul,
@@ -82,7 +80,10 @@ class Recorder:
         return fake
 
     def _placeholder(self, source: Source, real: torch.Tensor, fake: Any) -> None:
-        name = re.sub(r"\W+", "_", source.name).strip("_") or "input"
+        stem = name = re.sub(r"\W+", "_", source.name).strip("_") or "input"
+        while name in self._names:
+            name = f"{stem}_{len(self._names)}"
+        self._names.add(name)
         anchor = self._last_placeholder
         with self.graph.inserting_after(anchor) if anchor else self.graph.inserting_before(_first(self.graph)):
             node = self.graph.placeholder(name)
@@ -127,7 +128,7 @@ class Recorder:
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
         leaves = pytree.tree_leaves(result)
         if not any(isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat)) for leaf in leaves):
-            if getattr(func, "__name__", "") not in _EFFECT_ONLY:
+            if func is not operator.setitem and getattr(func, "__name__", "") not in _EFFECT_ONLY:
                 return result
         if all(isinstance(leaf, (torch.SymInt, int)) for leaf in leaves) and leaves:
             return result  # sizes: made again from their expressions where they are used
@@ -153,9 +154,7 @@ class Recorder:
 
     def _bind_result(self, result: Any, node: torch.fx.Node) -> None:
         if isinstance(result, torch.Tensor):
-            # An in-place operator returns its argument: later uses read the node that wrote it.
-            if id(result) in self._nodes and self._nodes[id(result)].op != "placeholder":
-                self._alive.append(result)
+            # An in-place operator returns its argument, whose node stays: the graph runs in order.
             if id(result) not in self._nodes:
                 self._bind(result, node)
             return
@@ -270,10 +269,10 @@ def _name(func: Any) -> str:
 
 
 def _writes(func: Any) -> bool:
-    """Whether a function with this name writes to its first argument."""
+    """Whether a function writes to its first argument, by torch's naming."""
+    if func in _WRITING_OPERATORS:
+        return True
     name: str = getattr(func, "__name__", "")
-    if name.startswith("__"):
-        return name.startswith("__i") and name not in ("__invert__", "__index__", "__int__") or name == "__setitem__"
     return name.endswith("_") and not name.endswith("__") or name == "__setitem__"
 
 
@@ -283,25 +282,6 @@ def _target(func: Any, args: Any) -> tuple[str, Any, Any]:
     owner = getattr(func, "__self__", None)
     if name == "__get__" and owner is not None and hasattr(owner, "__name__"):
         return "call_function", getattr, (args[0], owner.__name__)
-    if name == "__setitem__":
-        return "call_function", operator.setitem, args
-    if name in _REFLECTED:
-        return "call_function", _REFLECTED[name], (args[1], args[0], *args[2:])
-    if name in _OPERATORS and len(args) <= 2:
-        return "call_function", _OPERATORS[name], args
     if getattr(torch.Tensor, name, None) is func or getattr(torch._C.TensorBase, name, None) is func:
         return "call_method", name, args
     return "call_function", func, args
-
-
-_REFLECTED: dict[str, Callable[..., Any]] = {
-    "__radd__": operator.add,
-    "__rsub__": operator.sub,
-    "__rmul__": operator.mul,
-    "__rtruediv__": operator.truediv,
-    "__rdiv__": operator.truediv,
-    "__rfloordiv__": operator.floordiv,
-    "__rpow__": operator.pow,
-    "__rmatmul__": operator.matmul,
-    "__rmod__": operator.mod,
-}

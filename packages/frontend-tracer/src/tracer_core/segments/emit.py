@@ -47,7 +47,7 @@ class Constants:
     """Mutable: names in the generated module's namespace, and how another process finds each object."""
 
     namespace: dict[str, Any] = field(default_factory=dict)
-    _names: dict[int, str] = field(default_factory=dict)
+    _names: dict[Any, str] = field(default_factory=dict)
 
     def text(self, obj: Any) -> str:
         """Text that evaluates to `obj` in the generated module."""
@@ -58,9 +58,10 @@ class Constants:
         if type(obj) is tuple:
             inside = ", ".join(map(self.text, obj))
             return f"({inside},)" if obj else "()"
-        name = self._names.get(id(obj))
+        handle: Any = (type(obj), obj) if isinstance(obj, (torch.device, torch.dtype)) else id(obj)
+        name = self._names.get(handle)
         if name is None:
-            name = self._names[id(obj)] = f"c{len(self.namespace)}"
+            name = self._names[handle] = f"c{len(self.namespace)}"
             self.namespace[name] = obj
         return name
 
