@@ -74,9 +74,10 @@ def distribution_version(backend: Backend) -> str:
     """``name version`` of the distribution that a backend's compile function comes from, or the
     function's own name for a backend that is not installed."""
     reference = backend.compile
-    module = (
-        reference.partition(":")[0] if isinstance(reference, str) else getattr(reference, "__module__", "")
-    )
+    if isinstance(reference, str):
+        module = reference.partition(":")[0]
+    else:  # None: a function made by exec, without a module
+        module = getattr(reference, "__module__", None) or ""
     return (
         _package_version(module.partition(".")[0])
         or f"{module}.{getattr(reference, '__qualname__', reference)}"
