@@ -169,12 +169,13 @@ def _missing_module(entry: EntryPoint) -> str | None:
     return None if found else f"module {package!r} of its entry point {entry.value!r} is not installed"
 
 
-def torch_backend(name: str) -> Callable[..., Callable[..., Sequence[Any]]]:
-    """Our backend `name` as torch's compiler calls a backend.
+def torch_backend_of(backend: str | Backend) -> Callable[..., Callable[..., Sequence[Any]]]:
+    """One of our backends (its name, or the `Backend`) as torch's compiler calls a backend.
 
     The result takes ``(gm, example_inputs, mode=None, options=None)`` and returns
-    ``callable(*tensors) -> list``. Errors: those of `plugin_api.compile_graph`.
+    ``callable(*tensors) -> sequence``. Errors: those of `plugin_api.compile_graph`.
     """
+    name = backend if isinstance(backend, str) else backend.name
 
     def compile_for_torch(
         gm: torch.fx.GraphModule,
@@ -183,7 +184,7 @@ def torch_backend(name: str) -> Callable[..., Callable[..., Sequence[Any]]]:
         mode: str | None = None,
         options: Any = None,
     ) -> Callable[..., Sequence[Any]]:
-        runner = compile_graph(gm, list(example_inputs), name, mode=mode, options=options)
+        runner = compile_graph(gm, list(example_inputs), backend, mode=mode, options=options)
 
         def call(*inputs: Any) -> Sequence[Any]:
             return runner(list(inputs))
@@ -198,5 +199,5 @@ def torch_backend(name: str) -> Callable[..., Callable[..., Sequence[Any]]]:
 def __getattr__(attribute: str) -> Any:
     """``bridges.tracer_<name>``: what the entry points of our backends name."""
     if attribute.startswith(PREFIX) and len(attribute) > len(PREFIX):
-        return torch_backend(attribute.removeprefix(PREFIX))
+        return torch_backend_of(attribute.removeprefix(PREFIX))
     raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")

@@ -1,0 +1,80 @@
+"""Our backends under torch.compile, through the entry points that the packages publish.
+
+The one place where torch's own compiler is meant to run: it is the caller here.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+import pytest
+import torch
+
+from tracer_core import bridges
+from tracer_core.plugin_api import Backend
+
+
+def gated(x, y):
+    return torch.relu(x + y) * torch.cos(y), x.sum()
+
+
+@pytest.fixture(autouse=True)
+def fresh_torch_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_the_entry_points_are_published():
+    published = {entry.name: entry.value for entry in entry_points(group=bridges.GROUP)}
+    for name in ("tracer_eager", "tracer_inductor", "tracer_onnxrt"):
+        assert published[name] == f"tracer_core.bridges:{name}"
+
+
+def same(results, expected):
+    for one, other in zip(results, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_by_name(dynamic):
+    fast = torch.compile(gated, backend="tracer_eager", fullgraph=True, dynamic=dynamic)
+    for size in (3, 5, 8):
+        x, y = torch.randn(size, size), torch.randn(size, size)
+        same(fast(x, y), gated(x, y))
+
+
+def test_an_aten_backend_gets_lowered_graphs():
+    seen = []
+
+    def compile_and_look(graph, spec):
+        seen.extend(
+            str(node.target)
+            for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)
+        )
+        forward = graph.forward
+        return lambda inputs: forward(*inputs)
+
+    ours = Backend(name="looks", compile=compile_and_look, ir="aten")
+    fast = torch.compile(gated, backend=bridges.torch_backend_of(ours), fullgraph=True)
+    with torch.no_grad():
+        x, y = torch.randn(4), torch.randn(4)
+        for _ in range(2):
+            same(fast(x, y), gated(x, y))
+    assert seen == ["aten.relu.default"]
+
+
+def test_gradients_flow():
+    fast = torch.compile(gated, backend="tracer_eager")
+    x, y = torch.randn(4, requires_grad=True), torch.randn(4, requires_grad=True)
+    (fast(x, y)[0].sum() + fast(x, y)[1]).backward()
+    ours = x.grad.clone(), y.grad.clone()
+    x.grad = y.grad = None
+    (gated(x, y)[0].sum() + gated(x, y)[1]).backward()
+    same(ours, (x.grad, y.grad))
+
+
+def test_settings_are_checked_like_ours():
+    fast = torch.compile(gated, backend="tracer_eager", options={"speed": 11})
+    with pytest.raises(Exception, match="backend 'eager' has no options"):
+        fast(torch.ones(2), torch.ones(2))
