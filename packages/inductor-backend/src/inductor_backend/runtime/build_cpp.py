@@ -38,6 +38,8 @@ INCLUDE_DIR = Path(__file__).resolve().parent.parent / "codegen" / "cpp"
 
 _COMPILE_SECONDS = 600
 
+#: Texts with this need the bodies in kernels.cpp.
+_GEMM = re.compile(r'^#include "gemm.h"', re.MULTILINE)
 #: The prelude's vector forms of these cost compile time, so only texts that use them get them.
 _TRIG = re.compile(r"\btc_(sin|cos|tan)\(")
 
@@ -154,8 +156,8 @@ def _key(sources: Sequence[str], tools: Toolchain) -> str:
 
 @functools.cache
 def _prelude_digest() -> str:
-    headers = sorted(INCLUDE_DIR.glob("*.h"))
-    return hashlib.sha256(b"\0".join(header.read_bytes() for header in headers)).hexdigest()
+    files = sorted([*INCLUDE_DIR.glob("*.h"), *INCLUDE_DIR.glob("*.cpp")])
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def cache_directory() -> tuple[Path, str]:
@@ -269,8 +271,9 @@ def _compile(sources: Sequence[str], tools: Toolchain, directory: Path, name: st
         target = work / "out.so"
         base = [tools.path, *tools.flags, f"-I{INCLUDE_DIR}"]
         heads = [base + (["-DTC_TRIG"] if _TRIG.search(text) else []) for text in sources]
+        support = [_support_object(work, tools)] if any(_GEMM.search(text) for text in sources) else []
         if len(units) == 1:
-            commands = [[*heads[0], str(units[0]), "-o", str(target), *tools.link_flags]]
+            commands = [[*heads[0], str(units[0]), *support, "-o", str(target), *tools.link_flags]]
         else:
             commands = [
                 [*head, "-c", str(unit), "-o", str(unit.with_suffix(".o"))]
@@ -278,9 +281,24 @@ def _compile(sources: Sequence[str], tools: Toolchain, directory: Path, name: st
             ]
         _run_all(commands, units, directory, name)
         if len(units) > 1:
-            objects = [str(unit.with_suffix(".o")) for unit in units]
+            objects = [str(unit.with_suffix(".o")) for unit in units] + support
             _run_all([[tools.path, *objects, "-o", str(target), *tools.link_flags]], units, directory, name)
         return target.read_bytes()
+
+
+def _support_object(work: Path, tools: Toolchain) -> str:
+    """The compiled kernels.cpp, through the same cache, as a file in `work`."""
+    source = INCLUDE_DIR / "kernels.cpp"
+    directory, _ = cache_directory()
+    path = directory / f"{_key([], tools)}.o"
+    if _check_file(path) is not None:
+        made = work / "kernels.o"
+        command = [tools.path, *tools.flags, f"-I{INCLUDE_DIR}", "-c", str(source), "-o", str(made)]
+        _run_all([command], [source], directory, "kernels")
+        _write_entry(path, made.read_bytes())
+    copy = work / "support.o"
+    copy.write_bytes(path.read_bytes()[:-_FOOTER])
+    return str(copy)
 
 
 def _run_all(commands: list[list[str]], units: list[Path], directory: Path, name: str) -> None:

@@ -1,0 +1,139 @@
+// The products that Python calls by themselves: act(x @ w + bias) + residual, and convolution as such a product.
+// See own.py for the arguments.
+#include "gemm.h"
+#include <cstdlib>
+
+enum Post { NONE, RELU, GELU_ERF, GELU_TANH, SILU, TANH, SIGMOID };
+template <int P> TC_INLINE float post(float v) {
+    switch (P) {
+    case RELU: return tc_relu(v);
+    case GELU_ERF: return tc_gelu_erf(v);
+    case GELU_TANH: return tc_gelu_tanh(v);
+    case SILU: return tc_silu(v);
+    case TANH: return tc_tanh(v);
+    case SIGMOID: return tc_sigmoid(v);
+    default: return v;
+    }
+}
+
+struct Rows {  // the result as rows of n
+    float* out;
+    int64_t ldo;
+    const float *bias, *residual;
+    int64_t ldr;
+    template <int P> __attribute__((noinline)) void store(const float* tile, int64_t m0, int64_t rows, int64_t n0, int64_t columns) const {
+        for (int64_t i = 0; i < rows; i++) {
+            const float* __restrict__ acc = tile + i * TC_NC;
+            float* __restrict__ to = out + (m0 + i) * ldo + n0;
+            const float* b = bias ? bias + n0 : nullptr;
+            const float* r = residual ? residual + (m0 + i) * ldr + n0 : nullptr;
+            float line[TC_NC];
+#pragma omp simd
+            for (int64_t j = 0; j < columns; j++) line[j] = acc[j];
+            if (b) {
+#pragma omp simd
+                for (int64_t j = 0; j < columns; j++) line[j] += b[j];
+            }
+            if (P != NONE) {
+#pragma omp simd
+                for (int64_t j = 0; j < columns; j++) line[j] = post<P>(line[j]);
+            }
+            if (r) {
+#pragma omp simd
+                for (int64_t j = 0; j < columns; j++) line[j] += r[j];
+            }
+#pragma omp simd
+            for (int64_t j = 0; j < columns; j++) to[j] = line[j];
+        }
+    }
+};
+struct Planes {  // the result as [batch, n, pixel]: rows are (batch, pixel)
+    float* out;
+    int64_t N, pixels;
+    const float *bias, *residual;
+    template <int P> __attribute__((noinline)) void store(const float* tile, int64_t m0, int64_t rows, int64_t n0, int64_t columns) const {
+        for (int64_t i = 0; i < rows;) {
+            const int64_t batch = (m0 + i) / pixels, pixel = (m0 + i) % pixels;
+            const int64_t run = pixels - pixel < rows - i ? pixels - pixel : rows - i;
+            for (int64_t j = 0; j < columns; j++) {
+                const int64_t at = (batch * N + n0 + j) * pixels + pixel;
+                const float b = bias ? bias[n0 + j] : 0.0f;
+                for (int64_t k = 0; k < run; k++) {
+                    const float v = post<P>(tile[(i + k) * TC_NC + j] + b);
+                    out[at + k] = residual ? v + residual[at + k] : v;
+                }
+            }
+            i += run;
+        }
+    }
+};
+template <class S> static void product(int layout, const float* x, int64_t ldx, const float* w, int64_t ldw, int64_t M,
+                                       int64_t N, int64_t K, int64_t p, const S& store) {
+#define CASE(P)                                                                                                    \
+    case P: {                                                                                                      \
+        auto f = [&](const float* t, int64_t m0, int64_t r, int64_t n0, int64_t c) { store.template store<P>(t, m0, r, n0, c); }; \
+        return tc_gemm_with(layout, x, ldx, w, ldw, M, N, K, f);                                                   \
+    }
+    switch (p) { CASE(NONE) CASE(RELU) CASE(GELU_ERF) CASE(GELU_TANH) CASE(SILU) CASE(TANH) CASE(SIGMOID) }
+}
+
+TC_EXPORT void run_linear(const int64_t* a) {
+    const Rows rows{(float*)a[5], a[6], (const float*)a[10], (const float*)a[11], a[12]};
+    product((int)a[0], (const float*)a[1], a[2], (const float*)a[3], a[4], a[7], a[8], a[9], a[13], rows);
+}
+
+struct Scratch {  // one a thread, only ever grown
+    float* data = nullptr;
+    size_t size = 0;
+    ~Scratch() { free(data); }
+    float* get(size_t count) {
+        if (count > size) {
+            free(data);
+            data = (float*)aligned_alloc(64, (count * 4 + 63) / 64 * 64);
+            size = data ? count : 0;
+        }
+        return data;
+    }
+};
+static thread_local Scratch scratch;
+
+struct Window { int64_t B, C, H, W, KH, KW, sh, sw, ph, pw, dh, dw, OH, OW; };
+// One row a pixel of the result, columns ordered (channel, kh, kw) as a contiguous weight is, or (kh, kw, channel).
+static void unfold(const float* __restrict__ x, bool x_last, bool w_last, const Window& g, float* __restrict__ out, int threads) {
+    const int64_t taps = g.KH * g.KW, K = g.C * taps, M = g.B * g.OH * g.OW;
+    const int64_t sc = x_last ? 1 : g.H * g.W, sy = x_last ? g.W * g.C : g.W, sx = x_last ? g.C : 1;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t m = 0; m < M; m++) {
+        const int64_t b = m / (g.OH * g.OW), y0 = m / g.OW % g.OH * g.sh - g.ph, x0 = m % g.OW * g.sw - g.pw;
+        const float* image = x + b * g.C * g.H * g.W;
+        float* row = out + m * K;
+        for (int64_t i = 0; i < g.KH; i++)
+            for (int64_t j = 0; j < g.KW; j++) {
+                const int64_t y = y0 + i * g.dh, xx = x0 + j * g.dw, tap = i * g.KW + j;
+                const bool inside = (uint64_t)y < (uint64_t)g.H && (uint64_t)xx < (uint64_t)g.W;
+                const float* from = image + y * sy + xx * sx;
+                float* to = w_last ? row + tap * g.C : row + tap;
+                const int64_t step = w_last ? 1 : taps;
+                if (inside)
+                    for (int64_t c = 0; c < g.C; c++) to[c * step] = from[c * sc];
+                else
+                    for (int64_t c = 0; c < g.C; c++) to[c * step] = 0.0f;
+            }
+    }
+}
+extern "C" int omp_get_max_threads();
+TC_EXPORT void run_convolution(const int64_t* a) {
+    const float *x = (const float*)a[0], *w = (const float*)a[1], *bias = (const float*)a[2], *residual = (const float*)a[3];
+    float* out = (float*)a[4];
+    const Window g{a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15], a[16], a[17], a[18]};
+    const int64_t N = a[19], p = a[20], K = g.C * g.KH * g.KW, pixels = g.OH * g.OW, M = g.B * pixels;
+    const bool x_last = a[21], w_last = a[22], out_last = a[23];
+    const float* rows = x;  // a 1x1 convolution of channels-last data is a product as it is
+    if (!(K == g.C && x_last && g.sh == 1 && g.sw == 1 && g.ph == 0 && g.pw == 0)) {
+        float* unfolded = scratch.get((size_t)(M * K));
+        unfold(x, x_last, w_last, g, unfolded, M * K < 20000 ? 1 : omp_get_max_threads());
+        rows = unfolded;
+    }
+    if (out_last) product(TC_NK, rows, K, w, K, M, N, K, p, Rows{out, N, bias, residual, N});
+    else product(TC_NK, rows, K, w, K, M, N, K, p, Planes{out, N, pixels, bias, residual});
+}

@@ -1,0 +1,105 @@
+"""Our own products as operators: drop-in forms of aten.mm, addmm and convolution for few rows.
+
+In: float32 CPU tensors. Out: a new tensor, or `out` filled. What always holds: the arguments are those of
+the ATen operator, plus ``post`` (an activation, see `POSTS`) and ``residual`` (added after it). They check
+nothing that the ATen operator would check: `table.best` hands them out only for arguments they take.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from inductor_backend.runtime.build_cpp import Library, build
+
+#: Activations that the product applies before it stores, by name: the number in own.cpp.
+POSTS = {"none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
+
+_NK, _KN = 0, 1
+
+
+@functools.cache
+def library() -> Library:
+    """The compiled own.cpp (built once a machine, then found in the cache)."""
+    return build([(Path(__file__).parent / "own.cpp").read_text()], name="own_kernels")
+
+
+@functools.cache
+def _linear() -> Callable[..., None]:
+    return library().function("run_linear", 14)
+
+
+@functools.cache
+def _convolution() -> Callable[..., None]:
+    return library().function("run_convolution", 24)
+
+
+def addmm(
+    bias: torch.Tensor | None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    post: str = "none",
+    residual: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``act(a @ b + bias) + residual``: a [M,K] with dense rows, b [K,N] with one unit stride, bias [N] dense,
+    residual [M,N] with dense rows. float32."""
+    m, k = a.shape
+    n = b.shape[1]
+    row, column = b.stride()
+    if out is None:
+        out = torch.empty_strided((m, n), (n, 1))
+    layout, ldw = (_NK, column) if row == 1 else (_KN, row)
+    _linear()(
+        layout, a, a.stride(0), b, ldw, out, out.stride(0), m, n, k,
+        0 if bias is None else bias, 0 if residual is None else residual,
+        0 if residual is None else residual.stride(0), POSTS[post],
+    )  # fmt: skip
+    return out
+
+
+def mm(a: torch.Tensor, b: torch.Tensor, **more: object) -> torch.Tensor:
+    """``a @ b``: see `addmm`."""
+    return addmm(None, a, b, **more)  # type: ignore[arg-type]
+
+
+def convolution(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool = False,
+    output_padding: Sequence[int] = (0, 0),
+    groups: int = 1,
+    *,
+    post: str = "none",
+    residual: torch.Tensor | None = None,
+    channels_last: bool | None = None,
+) -> torch.Tensor:
+    """2-D convolution, groups 1, not transposed: x and weight contiguous or channels-last, float32. The result
+    is channels-last if `channels_last`, by default if one of them is, as eager's; residual has its layout."""
+    batch, channels, height, width = x.shape
+    count, _, kh, kw = weight.shape
+    (sh, sw), (ph, pw), (dh, dw) = stride, padding, dilation
+    oh = (height + 2 * ph - dh * (kh - 1) - 1) // sh + 1
+    ow = (width + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+    x_last, w_last = _is_last(x), _is_last(weight)
+    last = (x_last or w_last) if channels_last is None else channels_last
+    strides = (oh * ow * count, 1, ow * count, count) if last else (count * oh * ow, oh * ow, ow, 1)
+    out = torch.empty_strided((batch, count, oh, ow), strides)
+    _convolution()(
+        x, weight, 0 if bias is None else bias, 0 if residual is None else residual, out,
+        batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, POSTS[post], x_last, w_last, last,
+    )  # fmt: skip
+    return out
+
+
+def _is_last(t: torch.Tensor) -> int:
+    """1 for channels-last strides that are not contiguous ones too."""
+    return int(not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last))

@@ -1,0 +1,181 @@
+"""Which kernel runs an operator that is not a loop: ours, oneDNN's, or ATen's.
+
+In: an ATen operator and what is known of its operands (sizes, strides, dtypes; sizes may be symbolic). Out:
+a `Choice`: a callable with the operator's own signature and results, and its import path for the generated
+module. What always holds: the result has eager's sizes, strides and dtype; an operator or operand that
+an alternative was not made for gets ATen's kernel. Measurements: docs/notes/cpu_externs.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor_backend.externs import own
+
+aten = torch.ops.aten
+
+#: Up to this many rows our product reads weights faster than any library here; above, oneDNN's is as good or better.
+OWN_ROWS = 256
+#: Convolutions: rows are output pixels. 1x1 ones need no unfolding, so they win for longer.
+OWN_PIXELS = 128
+OWN_PIXELS_1X1 = 256
+#: Below this many multiplications a call's overhead decides, and ATen's is the lowest.
+SMALL_PRODUCT = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor argument. sizes, strides: ints, or expressions that the `hint` of `best` makes ints of."""
+
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """function: to call with the operator's arguments. call: its import path, ``"module:attribute"``. kind:
+    "own", "onednn" or "aten". posts: activations it can apply (keyword ``post``). residual: whether it
+    takes the keyword ``residual`` (a tensor of the result's layout, added after the activation)."""
+
+    function: Callable[..., Any]
+    call: str
+    kind: str
+    reason: str
+    posts: frozenset[str] = frozenset()
+    residual: bool = False
+
+
+_POSTS = frozenset(own.POSTS)
+
+
+def _own(name: str, reason: str) -> Choice:
+    return Choice(getattr(own, name), f"{own.__name__}:{name}", "own", reason, _POSTS, residual=True)
+
+
+def aten_choice(target: Any, reason: str) -> Choice:
+    """ATen's kernel, by the operator itself."""
+    return Choice(target, f"torch:ops.{str(target)}", "aten", reason)
+
+
+def best(target: Any, args: Sequence[Any], hint: Callable[[Any], int] = int) -> Choice:
+    """The kernel to call for `target` on `args`: `Operand` for tensors, the rest as the operator takes it.
+
+    hint: makes an int of a symbolic size or stride (its value in the captured call); the choice stays right,
+    though perhaps not fastest, for every other value.
+    """
+    rule = RULES.get(target)
+    return aten_choice(target, "no alternative kernel") if rule is None else rule(target, args, hint)
+
+
+def choose(m_hint: int, k: int, n: int, layout: str = "nk") -> str:
+    """"template" (ours) or "extern" for ``[m,k] @ weight`` with weights [n,k] ("nk") or [k,n] ("kn")."""
+    return "template" if _own_is_faster(m_hint, k, n) else "extern"
+
+
+def _own_is_faster(m: int, k: int, n: int) -> bool:
+    return m <= OWN_ROWS and m * k * n >= SMALL_PRODUCT and k >= 16 and n >= 8
+
+
+def _all_float32(*operands: Operand | None) -> bool:
+    return all(o is None or o.dtype == torch.float32 for o in operands)
+
+
+def _dense_rows(operand: Operand) -> bool:
+    return operand.strides[-1] == 1
+
+
+def _is_weight(operand: Operand) -> bool:
+    """One stride is 1 and the other is the length it skips: [N,K] or [K,N], dense."""
+    rows, columns = operand.sizes
+    return operand.strides in ((1, rows), (columns, 1))
+
+
+def _mm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    return _product(target, None, args[0], args[1], hint)
+
+
+def _addmm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    if tuple(args[3:]) not in ((), (1,), (1, 1)):
+        return aten_choice(target, "scaled by beta or alpha")
+    bias = args[0]
+    if len(bias.sizes) != 1 or bias.strides[0] != 1 or bias.sizes[0] != args[2].sizes[1]:
+        return aten_choice(target, "the bias is not one dense row")
+    return _product(target, bias, args[1], args[2], hint)
+
+
+def _product(
+    target: Any, bias: Operand | None, a: Operand, b: Operand, hint: Callable[[Any], int]
+) -> Choice:
+    if not _all_float32(bias, a, b):
+        return aten_choice(target, "not float32")
+    if not (_dense_rows(a) and _is_weight(b)):
+        return aten_choice(target, "operands are not dense")
+    m, k = (hint(size) for size in a.sizes)
+    n = hint(b.sizes[1])
+    if _own_is_faster(m, k, n):
+        return _own("addmm" if bias is not None else "mm", f"{m} rows: weights are read once")
+    return aten_choice(target, f"{m}x{k}x{n}: no faster alternative measured")
+
+
+def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    x, weight, bias = args[:3]
+    stride, padding, dilation, transposed, _, groups = args[3:9]
+    if not _all_float32(x, weight, bias):
+        return aten_choice(target, "not float32")
+    if len(x.sizes) != 4 or transposed or groups != 1:
+        return aten_choice(target, "not a plain 2-D convolution")
+    if not (_is_image(x) and _is_image(weight)):
+        return aten_choice(target, "operands are not dense")
+    batch, channels, height, width = (hint(size) for size in x.sizes)
+    count, _, kh, kw = (hint(size) for size in weight.sizes)
+    if _is_last_only(weight) and not _is_last_only(x) and (kh, kw) != (1, 1) and channels == 1:
+        return aten_choice(target, "ambiguous layout")
+    oh, ow = (
+        (size + 2 * pad - dil * (kernel - 1) - 1) // step + 1
+        for size, pad, dil, kernel, step in zip((height, width), padding, dilation, (kh, kw), stride, strict=True)
+    )
+    pixels, depth = batch * oh * ow, channels * kh * kw
+    limit = OWN_PIXELS_1X1 if (kh, kw) == (1, 1) else OWN_PIXELS
+    if pixels <= limit and pixels * depth * count >= SMALL_PRODUCT and depth >= 16:
+        return _own("convolution", f"{pixels} output pixels: weights are read once")
+    return aten_choice(target, f"{pixels} output pixels: oneDNN's is the fastest")
+
+
+def _contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    strides: list[Any] = [1]
+    for size in reversed(sizes[1:]):
+        strides.append(strides[-1] * size)
+    return tuple(reversed(strides))
+
+
+def _last_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    _, channels, height, width = sizes
+    return (channels * height * width, 1, channels * width, channels)
+
+
+def _same_strides(operand: Operand, strides: Sequence[Any]) -> bool:
+    """Strides of dimensions of size 1 do not matter."""
+    return all(a == b for a, b, size in zip(operand.strides, strides, operand.sizes, strict=True) if size != 1)
+
+
+def _is_image(operand: Operand) -> bool:
+    return _same_strides(operand, _contiguous_strides(operand.sizes)) or _is_last_only(operand)
+
+
+def _is_last_only(operand: Operand) -> bool:
+    return _same_strides(operand, _last_strides(operand.sizes)) and not _same_strides(
+        operand, _contiguous_strides(operand.sizes)
+    )
+
+
+#: operator -> rule. Every other operator that is not lowered to loops runs ATen's kernel.
+RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] = {
+    aten.mm.default: _mm,
+    aten.addmm.default: _addmm,
+    aten.convolution.default: _convolution,
+}
