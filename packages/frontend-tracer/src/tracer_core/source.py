@@ -22,6 +22,7 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "cell": (lambda b, k: f"{b}.__closure__[{k}]", lambda b, k: f"{b}.__closure__[{k}]"),
     "contents": (lambda b, k: f"{b}.cell_contents", lambda b, k: f"{b}.cell_contents"),
     "type": (lambda b, k: f"type({b})", lambda b, k: f"type({b})"),
+    "called": (lambda b, k: f"{b}()", lambda b, k: f"{b}()"),
     "nth_key": (lambda b, k: f"list({b})[{k}]", lambda b, k: f"list({b})[{k}]"),
 }
 

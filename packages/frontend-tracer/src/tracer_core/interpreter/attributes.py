@@ -15,6 +15,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter.state import TraceState
+from tracer_core.provenance import is_constant
 from tracer_core.source import Source
 
 _ABSENT: Any = object()
@@ -42,8 +43,7 @@ class Attributes(TraceState):
                 value = namespace[name]
                 if owner.__flags__ & _HEAP_TYPE and not self.effects.changed(owner):
                     source = self.provenance.sources.make(self._namespace(owner), "key", name)
-                    # The raw value decides, whatever it is: identity.
-                    self.provenance.guard(GuardKind.IS, source, value)
+                    self.provenance.guard(GuardKind.EQ if is_constant(value) else GuardKind.IS, source, value)
                 return owner, value
             if owner.__flags__ & _HEAP_TYPE:
                 self.provenance.guard(GuardKind.HAS_NOT, self._namespace(owner), name)
@@ -308,7 +308,7 @@ class Attributes(TraceState):
                 raw = base.__dict__[name]
                 if base.__flags__ & _HEAP_TYPE:
                     source = self.provenance.sources.make(self._namespace(base), "key", name)
-                    self.provenance.guard(GuardKind.IS, source, raw)
+                    self.provenance.guard(GuardKind.EQ if is_constant(raw) else GuardKind.IS, source, raw)
                 if cls is obj:
                     return raw.__func__ if isinstance(raw, staticmethod) else self._class_get(raw, cls, name)
                 return self._get_descriptor(raw, obj, cls, name)

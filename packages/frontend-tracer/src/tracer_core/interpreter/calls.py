@@ -11,6 +11,7 @@ import collections
 import enum
 import functools
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -185,7 +186,7 @@ class Calls(Operations):
         if name == "__new__" and args and isinstance(args[0], type):
             return self.new_object(function, args[0], args[1:], kwargs)
         if name == "__init__" and args and isinstance(args[0], dict):
-            for key, value in _BY_TYPE_DICT(self, args[1:], kwargs).items():
+            for key, value in _make_dict(self, args[1:], kwargs).items():
                 self.setitem(args[0], key, value)
             return None
         if name == "__init__" and args and isinstance(args[0], list):
@@ -405,9 +406,16 @@ def _make_dict(tracer: Calls, args: list[Any], kwargs: dict[str, Any]) -> dict[A
     return result
 
 
-_BY_TYPE_DICT = _make_dict
+def _call_weakref(tracer: Calls, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    value = reference()
+    source = tracer.provenance.source_of(reference)
+    return value if source is None else tracer.provenance.read(
+        value, tracer.provenance.sources.make(source, "called"))  # fmt: skip
+
+
 #: type of a callable object -> how it is called.
 _BY_TYPE: dict[type, Any] = {
     functools.partial: _call_partial,
+    weakref.ReferenceType: _call_weakref,
     functools._lru_cache_wrapper: _call_cached,
 }

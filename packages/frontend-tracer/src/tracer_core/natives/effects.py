@@ -78,6 +78,9 @@ def effect_of(function: Any) -> Effect | None:
 def unbound(function: types.BuiltinFunctionType) -> Any:
     """The type's method behind a bound C method, or None (module-level functions)."""
     owner = getattr(function, "__self__", None)
+    definer = getattr(function, "__objclass__", None)
+    if definer is not None:
+        return definer.__dict__.get(function.__name__)
     if owner is None or isinstance(owner, types.ModuleType):
         return None
     if isinstance(owner, type):
@@ -88,6 +91,6 @@ def unbound(function: types.BuiltinFunctionType) -> Any:
         return None
     for cls in type(owner).__mro__:
         raw = cls.__dict__.get(function.__name__)
-        if raw is not None:
-            return raw
+        if raw is not None and not isinstance(raw, types.FunctionType):
+            return raw  # a Python override was passed over by super()
     return None

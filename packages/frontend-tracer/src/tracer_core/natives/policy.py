@@ -75,7 +75,10 @@ _BREAK_PACKAGES: dict[str, str] = {
 }
 #: Exceptions to the packages above.
 _INLINE_MODULES = frozenset({"torch.autograd.grad_mode", "tracer_core.markers"})
-_INLINE_FUNCTIONS = frozenset({"torch.utils.checkpoint.noop_context_fn"})
+_INLINE_FUNCTIONS = frozenset(
+    {"os._Environ.__getitem__", "os._Environ.__contains__", "os._createenviron.<locals>.encode",
+     "os._createenviron.<locals>.decode"}
+)  # fmt: skip
 
 _TORCH_OWNERS = frozenset(
     {"torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special", "torch._C._sparse",

@@ -133,10 +133,10 @@ class Variant:
                 self.parts["lists"][base] = None
         elif source.kind in ("slot", "contents"):
             name = "cell_contents" if source.kind == "contents" else source.key
-            if name not in ("__defaults__", "__kwdefaults__", "__globals__"):
+            if name != "__globals__":  # read-only
                 self.parts["probes"][f"partial(getattr, {base}, {name!r})"] = None
-            elif name != "__globals__":
-                self.parts["probes"][f"partial(getattr, {base}, {name!r})"] = None
+        elif source.kind == "called":
+            self.parts["probes"][base] = None
 
     # -- guards --
 

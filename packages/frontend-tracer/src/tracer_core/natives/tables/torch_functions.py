@@ -22,9 +22,9 @@ declare(PURE, _present(torch, "is_grad_enabled is_inference_mode_enabled get_def
     " get_num_threads is_floating_point_dtype finfo iinfo device dtype Size is_warn_always_enabled"
     " are_deterministic_algorithms_enabled promote_types result_type can_cast"))  # fmt: skip
 declare(PURE, _present(torch._C, "_is_any_autocast_enabled _get_cudnn_enabled _get_mkldnn_enabled _has_mkldnn"
-    " _is_torch_function_mode_enabled _get_math_sdp_enabled _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled"
+    " _is_tracing _is_torch_function_mode_enabled _get_math_sdp_enabled _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled"
     " _get_deterministic_algorithms _is_autocast_available _get_cudnn_benchmark _get_cudnn_allow_tf32"))  # fmt: skip
-declare(SHALLOW, [torch.Size.numel])
+declare(SHALLOW, [torch.Size.numel, torch._C._log_api_usage_once])
 
 #: A trace is no torch.jit trace, and plain tensors have no __torch_function__.
 for _function in {
@@ -39,6 +39,17 @@ for _function in {
 
 def _is_tracing_state(args: list[Any], kwargs: dict[str, Any]) -> bool:
     return not args and not kwargs
+
+
+@special(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
+def is_compiling(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """What libraries ask to choose code that a tracer follows."""
+    return True
+
+
+@special(torch.jit.is_scripting, torch.compiler.is_exporting)
+def is_something_else(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    return False
 
 
 @special(torch._C._set_grad_enabled)
