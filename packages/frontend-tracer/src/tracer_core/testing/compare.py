@@ -75,7 +75,7 @@ def _compare_values(expected: Any, actual: Any, path: str) -> None:
         math.isclose(expected, actual, rel_tol=1e-6) or (math.isnan(expected) and math.isnan(actual))
     ):
         return
-    if type(expected).__eq__ is object.__eq__ and hasattr(expected, "__dict__"):
+    if type(expected).__eq__ is object.__eq__ and hasattr(expected, "__dict__"):  # type: ignore[comparison-overlap]
         return  # an object without equality: its type is all that can be compared
     raise Mismatch(path, f"{actual!r}, expected {expected!r}")
 

@@ -83,8 +83,8 @@ def check(
     """Runs `fn` eagerly and compiled on copies of `args`, `calls` times each, and compares.
 
     backend and compile_arguments: passed to `tracer_core.compile`. graphs, breaks: how many the compiled side
-    must have made in all. grad: gradients of arguments and parameters are compared too. rtol, atol: None takes
-    torch.testing's for each dtype. truth: also demand that the error against float64 is at most 3 times
+    must have made in all. grad: gradients of arguments and parameters are compared too. rtol, atol: None
+    takes torch.testing's for each dtype. truth: also demand that the error against float64 is at most 3 times
     eager's. fresh: makes `fn` anew for each side, for functions that change globals or closures; modules are
     copied anyway. Raises Mismatch (an AssertionError) naming the place of the first difference.
     """
