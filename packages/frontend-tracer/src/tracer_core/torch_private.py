@@ -270,7 +270,7 @@ def finite_bounds(bounds: Any) -> tuple[int, int | None]:
     """(lower, upper) of a ValueRanges, None for no upper bound."""
     try:
         upper = int(bounds.upper)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, AttributeError):  # AttributeError: int(sympy.oo)
         return int(bounds.lower), None
     return int(bounds.lower), upper if upper < 2**62 else None
 
