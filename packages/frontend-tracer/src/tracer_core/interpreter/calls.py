@@ -246,9 +246,8 @@ class Calls(Operations):
 
     def call_object(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         cls = type(function)
-        behind = markers.compiled(function) if isinstance(function, torch.nn.Module) else None
-        if behind is not None:
-            return self.prepare(markers.uncompiled(function), args, kwargs)
+        # A compiled module needs nothing here: its class's __call__ is marked, and `call_function` puts the
+        # original's in its place with the module itself, whose attributes have sources, as self.
         if isinstance(function, torch.nn.Module) and self._plain_module(function):
             return self.prepare(self.getattr(function, "forward"), args, kwargs)
         method = self._static(cls, "__call__")
