@@ -27,8 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inductor_backend.runtime.toolchain import Toolchain, find_compiler, processor
-from tracer_core.errors import BackendError
-from tracer_core.options import env
+from tracer_core.plugin_api import BackendError, env
 
 #: Changes when the file format or the calling convention changes.
 FORMAT = b"tcso0001"

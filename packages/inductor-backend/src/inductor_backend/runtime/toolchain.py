@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tracer_core.errors import BackendError
+from tracer_core.plugin_api import BackendError
 
 #: Tried in this order when CXX is not set.
 CANDIDATES = ("g++", "clang++", "c++")
