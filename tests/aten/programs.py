@@ -111,7 +111,9 @@ PROGRAMS = [
     Program("swap", swap, two(5, 3)),
     Program("set item", set_item, one(5, 3)),
     Program("out=", out_argument, two(5, 3)),
-    Program("index_put_", lambda x, i: x.index_put_((i,), x[:2] * 2), lambda: (randn(5, 3), torch.tensor([0, 3]))),
+    Program(
+        "index_put_", lambda x, i: x.index_put_((i,), x[:2] * 2), lambda: (randn(5, 3), torch.tensor([0, 3]))
+    ),
     Program("build in place", build_in_place, one(6, 3)),
     Program("input as it is", lambda x, y: (y, x + y, x), two(5, 3)),
     Program("view of an input", lambda x: (x.t(), x[1:], x.detach()), one(5, 3)),
@@ -132,7 +134,8 @@ PROGRAMS = [
     Program("constants", lambda x: (x + torch.tensor([1.0, 2, 3]), torch.tensor(4), 7, None), one(5, 3)),
     Program("factories", lambda x: x + torch.arange(3) + torch.ones(3), one(5, 3)),
     Program(
-        "channels last", channels_last,
+        "channels last",
+        channels_last,
         lambda: (randn(2, 3, 8, 8).to(memory_format=torch.channels_last), randn(4, 3, 3, 3)),
     ),
     Program("several results", lambda x: (*x.topk(2), *x.sort(), *x.max(1)), one(5, 3)),

@@ -83,7 +83,9 @@ def test_a_static_backend_compiles_for_each_size(shapes, compiles):
 def test_the_first_result_is_checked_with_the_sizes_of_the_call():
     backend = Backend(name="symbolic", compile=interpreter, shapes="symbolic")
     with torch.no_grad():
-        runner = compile_graph(torch_graph(lambda x: x + 1, [randn(3, 6)], dynamic=True), CompileConfig(backend))
+        runner = compile_graph(
+            torch_graph(lambda x: x + 1, [randn(3, 6)], dynamic=True), CompileConfig(backend)
+        )
         assert tuple(runner([randn(7, 6)])[0].shape) == (7, 6)
 
 

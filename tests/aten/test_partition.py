@@ -1,0 +1,106 @@
+"""Splitting a graph by what a backend supports keeps the program, whatever is refused."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from tests.aten.programs import PROGRAMS, randn
+from tests.aten.test_lower import interpreter
+from tracer_core.dispatch import compile_graph, fallback_of
+from tracer_core.options import CompileConfig
+from tracer_core.plugin_api import Backend
+from tracer_core.testing import compare, compare_aliasing, torch_graph
+
+aten = torch.ops.aten
+
+
+def recording(supports, shapes="symbolic"):
+    """A backend that refuses by `supports`, and the graphs it was given."""
+    graphs: list[tuple[str, list[str]]] = []
+
+    def compile_it(graph, spec):
+        names = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+        graphs.append((spec.name, names))
+        assert all(spec.alias_of_input is None for spec in spec.outputs)
+        return interpreter(graph, spec)
+
+    return Backend(name="recording", compile=compile_it, supports=supports, shapes=shapes), graphs
+
+
+def compiled(fn, backend, *inputs, dynamic=False):
+    with torch.no_grad():
+        captured = torch_graph(fn, inputs, dynamic=dynamic)
+        runner = compile_graph(captured, CompileConfig(backend))
+    return runner, list(captured.real_inputs[len(inputs) :])
+
+
+def refuse(*names):
+    return lambda node: "no kernel for it" if str(node.target) in names else None
+
+
+def test_one_graph_where_all_is_supported():
+    backend, graphs = recording(refuse())
+    runner, _ = compiled(lambda x: (x + 1).relu().sin(), backend, randn(3))
+    assert graphs == [("graph_0", ["aten.add.Tensor", "aten.relu.default", "aten.sin.default"])]
+    assert fallback_of(runner) is None
+
+
+def test_parts_before_and_after_what_is_refused():
+    backend, graphs = recording(refuse("aten.relu.default"))
+    runner, _ = compiled(lambda x: (x + 1).relu().sin() * x.cos(), backend, randn(3))
+    assert [name for name, _ in graphs] == ["graph_0_part0", "graph_0_part1"]
+    assert "aten.cos.default" in graphs[0][1]  # it needs nothing that was refused: no part of its own
+    fallback = fallback_of(runner)
+    assert fallback is not None and fallback.kind == "unsupported"
+    assert fallback.reason == "1 of 5 operators run eagerly: aten.relu.default (1x: no kernel for it)"
+    x = randn(3)
+    torch.testing.assert_close(runner([x])[0], (x + 1).relu().sin() * x.cos())
+
+
+def test_it_says_so_once(caplog):
+    backend, _ = recording(refuse("aten.tan.default"))
+    for _ in range(2):
+        compiled(lambda x: x.tan() + 1, backend, randn(4))
+    assert sum("aten.tan.default" in record.message for record in caplog.records) == 1
+
+
+def test_everything_refused_runs_eagerly():
+    backend, graphs = recording(lambda node: "never")
+    runner, _ = compiled(lambda x: x.sin() + 1, backend, randn(3))
+    x = randn(3)
+    torch.testing.assert_close(runner([x])[0], x.sin() + 1)
+    assert graphs == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_any_partition_is_the_program(program, seed):
+    choice = random.Random(f"{seed} {program.name}")
+    decided: dict[torch.fx.Node, bool] = {}
+    backend, _ = recording(
+        lambda node: "refused by chance" if decided.setdefault(node, choice.random() < 0.5) else None
+    )
+    runner, extra = compiled(program.fn, backend, *program.inputs())
+    for _ in range(2):
+        ours, eager = program.inputs(), program.inputs()
+        with torch.no_grad():
+            torch.manual_seed(0)
+            expected = program.fn(*eager)
+            torch.manual_seed(0)
+            actual = tuple(runner([*ours, *extra]))
+        expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
+        compare(expected, actual)
+        compare(eager, ours, path="inputs")
+        compare_aliasing([eager, expected], [ours, actual])
+
+
+def test_a_part_gets_the_sizes_that_its_inputs_do_not_show():
+    backend, graphs = recording(refuse("aten.sin.default"))
+    runner, _ = compiled(lambda x: (x.view(-1) + x.shape[0]).sin().cos(), backend, randn(4, 5), dynamic=True)
+    for rows in (4, 7):
+        x = randn(rows, 5)
+        torch.testing.assert_close(runner([x])[0], (x.view(-1) + rows).sin().cos())
+    assert len(graphs) == 2
