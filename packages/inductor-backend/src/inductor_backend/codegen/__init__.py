@@ -1,1 +1,1 @@
-"""Loop IR to program text."""
+"""Generated text: the C++ kernels and the Python module that calls them."""

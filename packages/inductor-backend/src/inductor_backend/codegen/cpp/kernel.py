@@ -1,0 +1,439 @@
+"""One fused body as one C++ function.
+
+In: a `KernelBody`, its `LoopNest`, the layouts of its buffers. Out: a `KernelText`. What always holds:
+sizes and strides are run-time arguments, so kernels that differ only in them have the same text and
+are compiled once; a value is computed in the outermost loop that has all its variables; rows are
+shared among threads when there is enough work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from inductor_backend.codegen.cpp.expressions import (
+    C_TYPES,
+    CPP_OPS,
+    constant_text,
+    index_text,
+    TO_MEMORY,
+    memory_type,
+)
+from inductor_backend.codegen.cpp.loops import COLUMN_TILE, LoopNest, walk
+from inductor_backend.codegen.cpp.reducers import BLOCK, REDUCERS, Reducer, column_reducer
+from inductor_backend.codegen.writer import CodeWriter
+from inductor_backend.index_expr import Expr, Index, contiguous_strides, product, simplify
+from inductor_backend.loop_ir.nodes import Program, Store
+from inductor_backend.loop_ir.values import Value, topological
+from inductor_backend.ops import OPS
+from inductor_backend.schedule.fused_body import KernelBody, Phase
+from inductor_backend.size_vars import SizeVars
+
+#: Work (rough scalar instructions) from which a parallel region pays.
+PARALLEL_WORK = 120_000
+
+#: Constants up to this size stay in the text; larger ones become arguments.
+LITERAL = 8
+
+NAME = "@NAME@"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """text: the functions, with `@NAME@` for the name. pointers: storages, in argument order. sizes: the
+    int64 arguments that follow. label: for the name."""
+
+    text: str
+    pointers: tuple[str, ...]
+    sizes: tuple[Expr, ...]
+    label: str
+
+
+class KernelWriter:
+    """Writes one kernel. Mutable."""
+
+    def __init__(self, program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> None:
+        self.program, self.body, self.nest, self.sizes = program, body, nest, sizes
+        self.out = CodeWriter()
+        self.pointers: dict[str, str] = {}
+        self.arguments: list[Expr] = []
+        self.size_names: dict[Expr, str] = {}
+        self.written = {program.buffers[name].storage for name in body.writes}
+        self.registers: dict[str, str] = {}
+        self.rows, self.inner = self._split()
+        self.variables = self._name_loops()
+        self.counter = 0
+
+    # loops and sizes -----------------------------------------------------------------------------
+
+    def _split(self) -> tuple[list[int], list[int]]:
+        """(loops shared among threads, loops inside), as loop numbers. A pointwise kernel's last loop is
+        inside; a column kernel's vectorised loop is neither."""
+        outer = list(range(len(self.nest.outer)))
+        reduced = list(range(len(outer), len(self.nest.sizes)))
+        if reduced:
+            return [k for k in outer if k != self.nest.column], reduced
+        return outer[:-1], outer[-1:]
+
+    def _name_loops(self) -> list[str]:
+        names = [""] * len(self.nest.sizes)
+        for place, loop in enumerate(self.rows):
+            names[loop] = f"r{place}"
+        for place, loop in enumerate(self.inner):
+            names[loop] = f"i{place}"
+        if self.nest.column is not None:
+            names[self.nest.column] = "c"
+        self.loop_size = {}
+        for loop, size in enumerate(self.nest.sizes):
+            self.loop_size[loop] = f"n{loop}"
+            self.arguments.append(size)
+        # A stride that is the product of the last loops is written so: same text for other sizes.
+        running: Expr = 1
+        text: list[str] = []
+        for loop in reversed(range(len(self.nest.sizes))):
+            running = simplify(running * self.nest.sizes[loop])
+            text.insert(0, f"n{loop}")
+            if not (isinstance(running, int) and running <= 1):
+                self.size_names.setdefault(running, "(" + " * ".join(text) + ")" if len(text) > 1 else text[0])
+        return names
+
+    def size(self, expr: Expr) -> str:
+        """The text of a size, stride or offset."""
+        if isinstance(expr, int) and abs(expr) <= LITERAL:
+            return f"{expr}" if expr >= 0 else f"({expr})"
+        if expr not in self.size_names:
+            self.size_names[expr] = f"s{len(self.arguments)}"
+            self.arguments.append(expr)
+        return self.size_names[expr]
+
+    def pointer(self, buffer: str) -> str:
+        storage = self.program.buffers[buffer].storage
+        return self.pointers.setdefault(storage, f"p{len(self.pointers)}")
+
+    def address(self, buffer: str, index: Sequence[Index], names: dict[Value, str]) -> str:
+        flat = walk(self.program.buffers[buffer].layout.flat(index), self.nest)
+        return index_text(flat, self.variables, names.__getitem__, self.size)
+
+    # values --------------------------------------------------------------------------------------
+
+    def level(self, value: Value) -> int:
+        """0: once a row; k: in the k-th inner loop; one more than those: depends on the column."""
+        loops = {self.nest.place[p] for p in value.variables}
+        if self.nest.column in loops:
+            return len(self.inner) + 1
+        return max((self.inner.index(k) + 1 for k in loops if k in self.inner), default=0)
+
+    def value_text(self, value: Value, names: dict[Value, str]) -> str:
+        if value.name in ("load", "masked_load"):
+            return self.load_text(value, names)
+        if value.name == "index":
+            text = index_text(walk(value.attr, self.nest), self.variables, names.__getitem__, self.size)
+            return f"(int64_t)({text})"
+        if value.name == "wrap_index":
+            (a,) = (names[x] for x in value.args)
+            return f"{a} < 0 ? {a} + {self.size(value.attr)} : {a}"
+        if value.name == "check_index":
+            (a,) = (names[x] for x in value.args)
+            return f"(uint64_t){a} < (uint64_t){self.size(value.attr)} ? {a} : (tc_fail(TC_BAD_INDEX), (int64_t)0)"
+        return CPP_OPS[value.name](value, *(names[arg] for arg in value.args))
+
+    def load_text(self, value: Value, names: dict[Value, str]) -> str:
+        buffer = value.buffer
+        if buffer in self.body.registers:
+            return self.registers[buffer]
+        if buffer in self.body.row_buffers:
+            return f"row_{self.row_number(buffer)}[{self.row_position()}]"
+        text = f"{self.pointer(buffer)}[{self.address(buffer, value.attr[1], names)}]"
+        if value.attr[2] in (torch.bfloat16, torch.float16):
+            text = f"tc_to_float({text})"
+        if value.name == "masked_load":
+            return f"{names[value.args[0]]} ? {text} : {names[value.args[1]]}"
+        return text
+
+    def row_number(self, buffer: str) -> int:
+        return list(self.body.row_buffers).index(buffer)
+
+    def row_position(self) -> str:
+        """Number of the current element within the row."""
+        strides = contiguous_strides([self.nest.sizes[k] for k in self.inner])
+        parts = [
+            self.variables[k] if stride == 1 else f"{self.size(stride)} * {self.variables[k]}"
+            for k, stride in zip(self.inner, strides, strict=True)
+        ]
+        return " + ".join(parts) or "0"
+
+    def emit(self, values: Iterable[Value], level: int, names: dict[Value, str]) -> None:
+        """Statements for the values of that level that have no name yet (operands come first)."""
+        for value in values:
+            if value in names or self.level(value) > level:
+                continue
+            if value.name == "constant":
+                names[value] = constant_text(*value.attr)
+                continue
+            text = self.value_text(value, names)
+            name = f"t{self.counter}"
+            self.counter += 1
+            names[value] = name
+            kind = C_TYPES[value.dtype]
+            narrow = value.dtype in (torch.int8, torch.uint8, torch.int16)
+            self.out.line(f"const {kind} {name} = {f'({kind})({text})' if narrow else text};")
+
+    def store(self, store: Store, names: dict[Value, str]) -> None:
+        (name,) = store.buffers
+        text = names[store.value]
+        if name in self.body.row_buffers:
+            self.out.line(f"row_{self.row_number(name)}[{self.row_position()}] = {text};")
+            return
+        dtype = self.program.buffers[name].dtype
+        if dtype in (torch.bfloat16, torch.float16):
+            text = f"{TO_MEMORY[dtype]}({text})"
+        self.out.line(f"{self.pointer(name)}[{self.address(name, store.index, names)}] = {text};")
+
+    # the function --------------------------------------------------------------------------------
+
+    def write(self) -> KernelText:
+        """The text of the kernel."""
+        with self.out.indented():
+            self._rows()
+        label = "_".join(dict.fromkeys(origin.op for origin in self.body.origins))
+        parameters = self._parameters()
+        names = [*self.pointers.values(), *(f"n{k}" for k in range(len(self.nest.sizes)))]
+        names += [f"s{k}" for k in range(len(self.nest.sizes), len(self.arguments))]
+        head = CodeWriter()
+        head.line(f"static __attribute__((noinline)) void {NAME}_range(int64_t begin, int64_t end, {parameters}) {{")
+        head.lines += self.out.lines
+        head.line("}")
+        self._dispatch(head, parameters, ", ".join(names))
+        return KernelText(head.text(), tuple(self.pointers), tuple(self.arguments), label[:48] or "empty")
+
+    def _parameters(self) -> str:
+        parts = []
+        for storage, name in self.pointers.items():
+            const = "" if storage in self.written else "const "
+            parts.append(f"{const}{memory_type(self.program.buffers[storage].dtype)}* __restrict {name}")
+        parts += [f"int64_t n{k}" for k in range(len(self.nest.sizes))]
+        parts += [f"int64_t s{k}" for k in range(len(self.nest.sizes), len(self.arguments))]
+        return ", ".join(parts)
+
+    def _dispatch(self, out: CodeWriter, parameters: str, names: str) -> None:
+        """The function that shares the range among threads."""
+        sizes = " * ".join(f"n{k}" for k in range(len(self.nest.sizes))) or "1"
+        with out.block(f"static void {NAME}({parameters})"):
+            out.line(f"const int64_t total = {self._total()};")
+            with out.block(f"if (total > 1 && {sizes} > {max(PARALLEL_WORK // self._cost(), 1)} && tc_threads() > 1)"):
+                out.line("const int64_t parts = tc_threads();")
+                out.line("#pragma omp parallel for schedule(static) num_threads(parts)")
+                with out.block("for (int64_t part = 0; part < parts; ++part)"):
+                    out.line(f"{NAME}_range(tc_part(total, part, parts), tc_part(total, part + 1, parts), {names});")
+            with out.block("else"):
+                out.line(f"{NAME}_range(0, total, {names});")
+
+    def _total(self) -> str:
+        """The number of rows, or of elements where there is one row only."""
+        rows = [f"n{k}" for k in self.rows]
+        if self.nest.column is not None:
+            rows.append(f"((n{self.nest.column} + {COLUMN_TILE - 1}) / {COLUMN_TILE})")
+        elif not rows and not self.nest.reduced:
+            rows = [f"n{k}" for k in self.inner]
+        return " * ".join(rows) or "1"
+
+    def _cost(self) -> int:
+        values = topological(self.body.values())
+        return 2 + sum(2 if v.name in ("load", "masked_load") else OPS[v.name].cost for v in values)
+
+    def _rows(self) -> None:
+        if not self.rows and not self.nest.reduced:
+            self._phase(self.body.phases[0], {}, whole=False)
+            return
+        with self.out.block("for (int64_t row = begin; row < end; ++row)"):
+            self._row_variables()
+            for number, dtype in enumerate(self.body.row_buffers.values()):
+                self.out.line(f"alignas(64) {C_TYPES[dtype]} row_{number}[{self._row_capacity()}];")
+            names: dict[Value, str] = {}
+            for phase in self.body.phases:
+                if self.nest.column is not None:
+                    self._column_phase(phase, names)
+                else:
+                    self._phase(phase, names, whole=True)
+
+    def _row_variables(self) -> None:
+        """The row number split into its loop variables; divisions are few beside a row's work."""
+        rest = "row"
+        loops = list(self.rows)
+        if self.nest.column is not None:
+            tiles = f"((n{self.nest.column} + {COLUMN_TILE - 1}) / {COLUMN_TILE})"
+            self.out.line(f"const int64_t c0 = (row % {tiles}) * {COLUMN_TILE};")
+            self.out.line(f"const int64_t lanes = std::min<int64_t>({COLUMN_TILE}, n{self.nest.column} - c0);")
+            rest = f"(row / {tiles})"
+        for place, loop in enumerate(loops):
+            after = [f"n{k}" for k in loops[place + 1 :]]
+            text = rest if not after else f"{rest} / ({' * '.join(after)})"
+            self.out.line(f"const int64_t r{place} = {text}" + (f" % n{loop};" if place else ";"))
+
+    def _row_capacity(self) -> int:
+        bound = self.sizes.upper(product(self.nest.sizes[k] for k in self.inner))
+        assert bound is not None
+        capacity = 16
+        while capacity < bound:
+            capacity *= 2
+        return capacity
+
+    # rows of contiguous elements -----------------------------------------------------------------
+
+    def _phase(self, phase: Phase, names: dict[Value, str], whole: bool) -> None:
+        """The row's own stores, then the loop over the row. whole: the loop covers the row (else begin to
+        end, the part of one thread)."""
+        loop_values = topological(s.value for s in (*phase.stores, *phase.reductions))
+        indirect = [v for s in phase.stores for i in s.index for v in i.indirect_values()]
+        needed = topological([*indirect, *loop_values])
+        row_values = topological(s.value for s in phase.row)
+        self.emit([*row_values, *needed], 0, names)
+        for store in phase.row:
+            self.store(store, names)
+        if not phase.stores and not phase.reductions:
+            return
+        reducers = [self._reducer(store, k) for k, store in enumerate(phase.reductions)]
+        for _, reducer in reducers:
+            for line in reducer.start:
+                self.out.line(line)
+        self._nest(1, phase, needed, reducers, dict(names), whole)
+        for store, reducer in reducers:
+            for buffer, text in zip(store.buffers, reducer.results, strict=True):
+                register = f"x{self.counter}"
+                self.counter += 1
+                self.out.line(f"const {C_TYPES[self.body.registers[buffer]]} {register} = {text};")
+                self.registers[buffer] = register
+
+    def _reducer(self, store: Store, number: int) -> tuple[Store, Reducer]:
+        assert store.reduce is not None
+        name = f"a{self.counter}"
+        self.counter += 1
+        return store, REDUCERS[store.reduce](name, store.value.dtype, self.body.registers[store.buffers[0]])
+
+    def _nest(
+        self, depth: int, phase: Phase, values: list[Value], reducers: list[tuple[Store, Reducer]],
+        names: dict[Value, str], whole: bool,
+    ) -> None:
+        if not self.inner:  # a kernel on single elements
+            self._open(reducers)
+            self._elements(phase, values, reducers, names, 0, "0")
+            self._close(reducers, "1")
+            return
+        loop = self.inner[depth - 1]
+        variable, size = self.variables[loop], f"n{loop}"
+        if depth < len(self.inner):
+            with self.out.block(f"for (int64_t {variable} = 0; {variable} < {size}; ++{variable})"):
+                scope = dict(names)
+                self.emit(values, depth, scope)
+                self._nest(depth + 1, phase, values, reducers, scope, whole)
+            return
+        start, stop = ("0", size) if whole else ("begin", "end")
+        if any(r.blocked for _, r in reducers):
+            with self.out.block(f"for (int64_t b = {start}; b < {stop}; b += {BLOCK})"):
+                self.out.line(f"const int64_t length = std::min<int64_t>({BLOCK}, {stop} - b);")
+                self._vector_loop(phase, values, reducers, names, loop, "b", "b + length", "length")
+        else:
+            with self.out.block(""):
+                self._vector_loop(phase, values, reducers, names, loop, start, stop, f"({stop} - {start})")
+
+    def _vector_loop(
+        self, phase: Phase, values: list[Value], reducers: list[tuple[Store, Reducer]], names: dict[Value, str],
+        loop: int, start: str, stop: str, length: str,
+    ) -> None:
+        variable = self.variables[loop]
+        self._open(reducers)
+        clauses = [r.clause for _, r in reducers]
+        if all(clause is not None for clause in clauses):
+            self.out.line(" ".join(["#pragma omp simd", *(c for c in clauses if c)]))
+        with self.out.block(f"for (int64_t {variable} = {start}; {variable} < {stop}; ++{variable})"):
+            self._elements(phase, values, reducers, dict(names), len(self.inner), f"{variable} - {start}")
+        self._close(reducers, length)
+
+    def _open(self, reducers: list[tuple[Store, Reducer]]) -> None:
+        for _, reducer in reducers:
+            for line in reducer.open:
+                self.out.line(line)
+
+    def _close(self, reducers: list[tuple[Store, Reducer]], length: str) -> None:
+        for _, reducer in reducers:
+            for line in reducer.close:
+                self.out.line(line.format(length=length))
+
+    def _elements(
+        self, phase: Phase, values: list[Value], reducers: list[tuple[Store, Reducer]], names: dict[Value, str],
+        level: int, local: str,
+    ) -> None:
+        self.emit(values, level, names)
+        for store in phase.stores:
+            self.store(store, names)
+        for store, reducer in reducers:
+            self.out.line(reducer.step.format(v=names[store.value], at=self.row_position(), local=local))
+
+    # rows side by side ---------------------------------------------------------------------------
+
+    def _column_phase(self, phase: Phase, names: dict[Value, str]) -> None:
+        if phase.row:
+            values = topological(s.value for s in phase.row)
+            self.emit(values, 0, names)
+            with self._lanes():
+                scope = dict(names)
+                self.emit(values, len(self.inner) + 1, scope)
+                for store in phase.row:
+                    self.store(store, scope)
+        if not phase.stores and not phase.reductions:
+            return
+        indirect = [v for s in phase.stores for i in s.index for v in i.indirect_values()]
+        values = topological([*indirect, *(s.value for s in (*phase.stores, *phase.reductions))])
+        self.emit(values, 0, names)
+        reducers = []
+        for store in phase.reductions:
+            name = f"a{self.counter}"
+            self.counter += 1
+            kind = self.body.registers[store.buffers[0]]
+            reducer = column_reducer(store.reduce or "", name, store.value.dtype, kind)
+            reducers.append((store, reducer))
+            for type_, array, start in reducer.arrays:
+                self.out.line(f"alignas(64) {type_} {array}[{COLUMN_TILE}];")
+                self.out.line(f"for (int64_t l = 0; l < {COLUMN_TILE}; ++l) {array}[l] = {start};")
+        self._column_nest(1, phase, values, reducers, dict(names))
+        for store, reducer in reducers:
+            for buffer, text in zip(store.buffers, reducer.results, strict=True):
+                self.registers[buffer] = text
+
+    def _lanes(self):  # type: ignore[no-untyped-def]  # a context manager of CodeWriter
+        self.out.line("#pragma omp simd")
+        block = self.out.block("for (int64_t l = 0; l < lanes; ++l)")
+        return _WithLine(block, self.out, "const int64_t c = c0 + l;")
+
+    def _column_nest(self, depth: int, phase: Phase, values: list[Value], reducers: list, names: dict[Value, str]) -> None:
+        if depth <= len(self.inner):
+            loop = self.inner[depth - 1]
+            variable = self.variables[loop]
+            with self.out.block(f"for (int64_t {variable} = 0; {variable} < n{loop}; ++{variable})"):
+                scope = dict(names)
+                self.emit(values, depth, scope)
+                self._column_nest(depth + 1, phase, values, reducers, scope)
+            return
+        with self._lanes():
+            scope = dict(names)
+            self.emit(values, depth, scope)
+            for store in phase.stores:
+                self.store(store, scope)
+            for store, reducer in reducers:
+                self.out.line(reducer.step.format(v=scope[store.value], at=f"({self.row_position()})"))
+
+
+class _WithLine:
+    """A block that opens with a given line."""
+
+    def __init__(self, block, out: CodeWriter, line: str) -> None:  # type: ignore[no-untyped-def]
+        self.block, self.out, self.first = block, out, line
+
+    def __enter__(self) -> None:
+        self.block.__enter__()
+        self.out.line(self.first)
+
+    def __exit__(self, *error: object) -> None:
+        self.block.__exit__(*error)

@@ -1,0 +1,163 @@
+"""The loop nest of a kernel: which loops there are, in which order, and which one is vectorised.
+
+In: a `KernelBody` and the layouts of its buffers. Out: a `LoopNest`. What always holds: outer loops
+(rows) come before reduced ones; within each kind they are ordered so that memory written is walked in
+order; neighbours that every access walks as one are merged into one loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inductor_backend.index_expr import Expr, Index, Indirect, Var, product, simplify, variable
+from inductor_backend.loop_ir.nodes import LoopNode, Program
+from inductor_backend.loop_ir.values import topological
+from inductor_backend.schedule.fused_body import KernelBody
+from inductor_backend.schedule.legal import Domain
+from inductor_backend.size_vars import SizeVars
+
+#: Rows that a column kernel reduces side by side.
+COLUMN_TILE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LoopNest:
+    """outer, reduced: sizes of the loops, outermost first. place: for each variable of the domain, its
+    loop (outer ones first, then reduced); last: whether it is the fastest of those merged there. column: the index of the outer loop that is vectorised while the
+    reduced loops run outside it (None: the innermost loop is vectorised)."""
+
+    outer: tuple[Expr, ...]
+    reduced: tuple[Expr, ...]
+    place: tuple[int, ...]
+    last: tuple[bool, ...]
+    column: int | None
+
+    @property
+    def sizes(self) -> tuple[Expr, ...]:
+        return self.outer + self.reduced
+
+
+def accesses(program: Program, body: KernelBody) -> list[Index]:
+    """The flat address of every access to memory."""
+    found: list[Index] = []
+    for value in topological(body.values()):
+        if value.name in ("load", "masked_load") and value.buffer not in body.registers:
+            if value.buffer not in body.row_buffers:
+                found.append(program.buffers[value.buffer].layout.flat(value.attr[1]))
+    for phase in body.phases:
+        for store in (*phase.row, *phase.stores):
+            if store.buffers[0] not in body.row_buffers:
+                found.append(program.buffers[store.buffers[0]].layout.flat(store.index))
+    return found
+
+
+def index_values(body: KernelBody) -> list[Index]:
+    """Index expressions that are used as values: their variables cannot be merged away cheaply."""
+    return [value.attr for value in topological(body.values()) if value.name == "index"]
+
+
+def _mergeable(first: int, second: int, size: Expr, flats: Sequence[Index]) -> bool:
+    """Every access walks the two loops (outer, inner of `size`) as one."""
+    for flat in flats:
+        plain = {atom.position for atom in flat.terms if isinstance(atom, Var)}
+        hidden = frozenset().union(*(Index(0, {a: 1}).variables() for a in flat.terms if not isinstance(a, Var)))
+        if first in hidden or second in hidden:
+            return False
+        if first in plain or second in plain:
+            if flat.coefficient(first) != simplify(flat.coefficient(second) * size):
+                return False
+    return True
+
+
+def _ordered(positions: list[int], flats: Sequence[Index], sizes: SizeVars) -> list[int]:
+    """Positions from the greatest stride to the least, by the first access that tells them apart."""
+
+    def weight(position: int) -> tuple[int, ...]:
+        strides = [abs(sizes.hint(flat.coefficient(position))) for flat in flats]
+        # Only the first access that depends on it counts fully: stores come first in `flats`.
+        return tuple(strides[:1]) if strides and strides[0] else (max(strides, default=0),)
+
+    return sorted(positions, key=lambda p: (-weight(p)[0], p))
+
+
+def vector_dimension(flats: Sequence[Index], rank: int) -> int | None:
+    """The domain variable along which most accesses are contiguous."""
+    votes = [sum(1 for flat in flats if flat.coefficient(p) == 1) for p in range(rank)]
+    best = max(votes, default=0)
+    return None if best == 0 else max(p for p in range(rank) if votes[p] == best)
+
+
+def is_column(program: Program, domain: Domain, nodes: Sequence[LoopNode]) -> bool:
+    """Whether the group's kernel reduces along a strided dimension while rows are contiguous."""
+    if not any(domain.reduced) or not any(not r for r in domain.reduced):
+        return False
+    flats = [
+        program.buffers[load.buffer].layout.flat(load.attr[1])
+        for node in nodes for load in node.loads() if any(domain.reduced[p] for p in load.variables)
+    ]
+    best = vector_dimension(flats, len(domain.sizes))
+    return best is not None and not domain.reduced[best]
+
+
+def loop_nest(program: Program, body: KernelBody, sizes: SizeVars, column: bool) -> LoopNest:
+    """The loops of a kernel."""
+    domain = body.domain
+    stores = [
+        program.buffers[s.buffers[0]].layout.flat(s.index)
+        for phase in body.phases for s in (*phase.stores, *phase.row) if s.buffers[0] not in body.row_buffers
+    ]
+    all_accesses = accesses(program, body) + index_values(body)
+    fixed = [*stores, *all_accesses]
+    outer = _ordered([p for p, r in enumerate(domain.reduced) if not r], fixed, sizes)
+    inner_flats = all_accesses if any(domain.reduced) else fixed
+    inner = _ordered([p for p, r in enumerate(domain.reduced) if r], inner_flats, sizes)
+    vector: int | None = None
+    if column:
+        vector = vector_dimension([f for f in all_accesses if any(domain.reduced[p] for p in f.variables())] or all_accesses, len(domain.sizes))
+        outer = [p for p in outer if p != vector] + ([vector] if vector is not None else [])
+    runs_outer = _merged(outer, domain, all_accesses, body, locked=vector)
+    runs_inner = _merged(inner, domain, all_accesses, body, locked=None)
+    return _nest(domain, runs_outer, runs_inner, vector)
+
+
+def _merged(
+    order: list[int], domain: Domain, flats: Sequence[Index], body: KernelBody, locked: int | None
+) -> list[list[int]]:
+    runs: list[list[int]] = []
+    # A merged run [a, b, c] is walked with c's stride; comparing neighbours in turn covers the whole run.
+    for position in order:
+        if runs and position != locked and _mergeable(runs[-1][-1], position, domain.sizes[position], flats):
+            runs[-1].append(position)
+        else:
+            runs.append([position])
+    return runs
+
+
+def _nest(domain: Domain, outer: list[list[int]], inner: list[list[int]], vector: int | None) -> LoopNest:
+    place, last = [0] * len(domain.sizes), [True] * len(domain.sizes)
+    for loop, run in enumerate((*outer, *inner)):
+        for position in run:
+            place[position], last[position] = loop, position == run[-1]
+    sizes = [product(domain.sizes[p] for p in run) for run in (*outer, *inner)]
+    column = place[vector] if vector is not None else None
+    return LoopNest(tuple(sizes[: len(outer)]), tuple(sizes[len(outer) :]), tuple(place), tuple(last), column)
+
+
+def walk(flat: Index, nest: LoopNest) -> Index:
+    """An address or index expression over the loops of the nest (loop k is variable k).
+
+    Only the last variable of a merged run counts: `_mergeable` made sure that the others continue it.
+    """
+    result = Index(flat.const)
+    for atom, coefficient in flat.terms.items():
+        if isinstance(atom, Var):
+            if nest.last[atom.position]:
+                loop = nest.place[atom.position]
+                result = result + variable(loop, nest.sizes[loop]) * coefficient
+        elif isinstance(atom, Indirect):
+            result = result + Index(0, {atom: coefficient})
+        else:
+            base = walk(atom.base, nest)
+            result = result + Index(0, {type(atom)(base, atom.divisor): coefficient})
+    return result

@@ -1,0 +1,133 @@
+"""All kernels of a graph as a few translation units.
+
+In: kernel calls in order, cut into runs by operator calls. Out: C++ source texts and the table of
+exported `run_k` functions. What always holds: kernels of equal text exist once; a run is one exported
+function that takes the storages it touches (and symbolic sizes) and makes its calls in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from inductor_backend.codegen.cpp.expressions import memory_type, size_expression
+from inductor_backend.codegen.cpp.kernel import NAME, KernelText
+from inductor_backend.codegen.writer import CodeWriter
+from inductor_backend.index_expr import Expr
+from inductor_backend.loop_ir.nodes import Program
+
+PREAMBLE = """#include "prelude.h"
+extern "C" int omp_get_max_threads(void);
+static inline int64_t tc_threads() { return omp_get_max_threads(); }
+// Where part number `part` of `total` items starts; cuts lie at multiples of 16 where items are many.
+static inline int64_t tc_part(int64_t total, int64_t part, int64_t parts) {
+    if (part >= parts) return total;
+    const int64_t cut = total / parts * part + total % parts * part / parts;
+    return total >= 512 ? cut / 16 * 16 : cut;
+}
+"""
+
+
+@dataclass(slots=True)
+class Run:
+    """One exported function. arguments: storages or ``arena``, then symbols. calls: in order."""
+
+    name: str
+    arguments: list[str] = field(default_factory=list)
+    symbols: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+
+class CppModule:
+    """Collects kernels and runs. Mutable."""
+
+    def __init__(self, program: Program, offset: Callable[[str], Expr | None]) -> None:
+        """offset: a storage's byte offset in the arena, None where it is a tensor of its own."""
+        self.program, self.offset = program, offset
+        self.kernels: dict[str, tuple[str, list[str]]] = {}  # text -> (name, comments)
+        self.runs: list[Run] = []
+
+    def kernel(self, text: KernelText, comments: Sequence[str]) -> str:
+        """The name of the function of that text."""
+        if text.text not in self.kernels:
+            self.kernels[text.text] = (f"fused_{text.label}_{len(self.kernels)}", [])
+        name, seen = self.kernels[text.text]
+        seen += [comment for comment in comments if comment not in seen]
+        return name
+
+    def open_run(self) -> Run:
+        run = Run(f"run_{len(self.runs)}")
+        self.runs.append(run)
+        return run
+
+    def call(self, run: Run, kernel: KernelText, name: str) -> None:
+        """Adds a call of the kernel to the run."""
+        written = [self._pointer(run, storage) for storage in kernel.pointers]
+        sizes = [self._size(run, size) for size in kernel.sizes]
+        run.lines.append(f"{name}({', '.join([*written, *sizes])});")
+
+    def _slot(self, run: Run, name: str) -> str:
+        if name not in run.arguments:
+            run.arguments.append(name)
+        return f"@{name}@"
+
+    def _pointer(self, run: Run, storage: str) -> str:
+        kind = memory_type(self.program.buffers[storage].dtype)
+        offset = self.offset(storage)
+        if offset is None:
+            return f"({kind}*){self._slot(run, storage)}"
+        return f"({kind}*)({self._slot(run, 'arena')} + {self._size(run, offset)})"
+
+    def _size(self, run: Run, size: Expr) -> str:
+        if not isinstance(size, int):
+            for symbol in sorted(map(str, size.free_symbols)):
+                if symbol not in run.symbols:
+                    run.symbols.append(symbol)
+        return size_expression(size)
+
+    def _function(self, run: Run, out: CodeWriter) -> None:
+        with out.block(f"TC_EXPORT void {run.name}(const int64_t* a)"):
+            for place, symbol in enumerate(run.symbols):
+                out.line(f"const int64_t {symbol} = a[{len(run.arguments) + place}];")
+            for line in run.lines:
+                for place, argument in enumerate(run.arguments):
+                    line = line.replace(f"@{argument}@", f"a[{place}]")
+                out.line(line)
+
+    def sources(self) -> list[str]:
+        """The translation units: runs stay with the kernels they call; two units where there is enough
+        to compile for two processor cores."""
+        names = {name: text for text, (name, _) in self.kernels.items()}
+        uses = [(run, [n for n in names if any(line.startswith(n + "(") for line in run.lines)]) for run in self.runs]
+        if not uses:
+            return []
+        return [self._unit(part) for part in self._split(uses, names) if part]
+
+    @staticmethod
+    def _split(uses: list[tuple[Run, list[str]]], names: dict[str, str]) -> list[list[tuple[Run, list[str]]]]:
+        total = sum(len(text) for text in names.values())
+        if total < 12_000:
+            return [uses]
+        parts: list[list[tuple[Run, list[str]]]] = [[], []]
+        held: list[set[str]] = [set(), set()]
+        weight = [0, 0]
+        for run, used in uses:
+            extra = [sum(len(names[n]) for n in used if n not in held[k]) for k in (0, 1)]
+            k = min((0, 1), key=lambda k: weight[k] + 2 * extra[k])
+            parts[k].append((run, used))
+            held[k].update(used)
+            weight[k] += extra[k]
+        return parts
+
+    def _unit(self, uses: list[tuple[Run, list[str]]]) -> str:
+        out = CodeWriter()
+        out.raw(PREAMBLE)
+        wanted = {name for _, used in uses for name in used}
+        for text, (name, comments) in self.kernels.items():
+            if name in wanted:
+                for comment in comments[:8]:
+                    out.raw(f"// {comment}")
+                out.raw(text.replace(NAME, name))
+        for run, _ in uses:
+            self._function(run, out)
+        return out.text()

@@ -1,0 +1,167 @@
+"""C++ text of reductions: how a row is accumulated.
+
+In: a reduction's kind and types. Out: a `Reducer` with the statements of each step. What always holds:
+float sums are accumulated in vector lanes over blocks of `BLOCK` elements and the blocks in double, so
+their error does not grow with the row; max and min give NaN if any element is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from inductor_backend.codegen.cpp.expressions import C_TYPES
+
+#: Elements accumulated in float before they are added to a double.
+BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """The statements of one reduction over a row (`{v}` is the element's text, `{at}` its number).
+
+    start: once a row. open: once a block. clause: for ``#pragma omp simd`` (None: the loop cannot be
+    vectorised). step: for each element. close: after a block. results: final text for each output.
+    """
+
+    start: tuple[str, ...]
+    open: tuple[str, ...]
+    clause: str | None
+    step: str
+    close: tuple[str, ...]
+    results: tuple[str, ...]
+    blocked: bool = False
+
+
+def extreme(dtype: torch.dtype, lowest: bool) -> str:
+    """The identity of max (lowest) or min of a dtype."""
+    name = C_TYPES[dtype]
+    if dtype.is_floating_point:
+        return f"{'-' if lowest else ''}std::numeric_limits<{name}>::infinity()"
+    return f"std::numeric_limits<{name}>::{'lowest' if lowest else 'max'}()"
+
+
+def _sum(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+    wide = "double" if value.is_floating_point else "int64_t"
+    part = C_TYPES[value] if value.is_floating_point else "int64_t"
+    return Reducer(
+        (f"{wide} {n}_sum = 0;",), (f"{part} {n}_part = 0;",), f"reduction(+:{n}_part)", f"{n}_part += {{v}};",
+        (f"{n}_sum += {n}_part;",), (f"({C_TYPES[result]}){n}_sum",), blocked=value == torch.float32,
+    )
+
+
+def _prod(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+    kind = C_TYPES[result]
+    return Reducer(
+        (f"{kind} {n}_prod = 1;",), (f"{kind} {n}_part = 1;",), f"reduction(*:{n}_part)", f"{n}_part *= {{v}};",
+        (f"{n}_prod *= {n}_part;",), (f"{n}_prod",),
+    )
+
+
+def _extreme(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
+    name = "max" if sign == ">" else "min"
+
+    def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+        kind, identity = C_TYPES[value], extreme(value, lowest=sign == ">")
+        flag = "int64_t" if value.itemsize == 8 else "int32_t"
+        nan = f"{n}_nan ? ({kind})NAN : " if value.is_floating_point else ""
+        mark = f" {n}_nan |= {{v}} != {{v}};" if value.is_floating_point else ""
+        clause = f"reduction({name}:{n}_part)" + (f" reduction(|:{n}_nan)" if mark else "")
+        opened = (f"{kind} {n}_part = {identity};",) + ((f"{flag} {n}_nan = 0;",) if mark else ())
+        return Reducer(
+            (f"{kind} {n}_{name} = {identity};",), opened, clause,
+            f"{n}_part = {{v}} {sign} {n}_part ? {{v}} : {n}_part;{mark}",
+            (f"{n}_{name} = tc_{name}({n}_{name}, {nan}{n}_part);",), (f"{n}_{name}",),
+        )
+
+    return make
+
+
+def _logical(sign: str, identity: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
+    def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+        return Reducer(
+            (f"int32_t {n}_all = {identity};",), (f"int32_t {n}_part = {identity};",),
+            f"reduction({sign}:{n}_part)", f"{n}_part {sign}= (int32_t){{v}};",
+            (f"{n}_all {sign}= {n}_part;",), (f"({n}_all != 0)",),
+        )
+
+    return make
+
+
+def _arg(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
+    def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+        kind = C_TYPES[value]
+        better = f"{{v}} {sign} {n}_best || ({{v}} != {{v}} && {n}_best == {n}_best) || {n}_at < 0"
+        return Reducer(
+            (f"{kind} {n}_best = 0;", f"int64_t {n}_at = -1;"), (), None,
+            f"if ({better}) {{{{ {n}_best = {{v}}; {n}_at = {{at}}; }}}}", (), (f"{n}_at",),
+        )
+
+    return make
+
+
+def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+    """Each block: its mean, then its squared distances to it (the block is in the L1 cache), combined in
+    double by Chan's formula."""
+    kind, double = C_TYPES[value], "double"
+    return Reducer(
+        (f"{double} {n}_mean = 0, {n}_m2 = 0, {n}_count = 0;",),
+        (f"{kind} {n}_block[{BLOCK}];", f"{kind} {n}_part = 0;"),
+        f"reduction(+:{n}_part)",
+        f"{n}_block[{{local}}] = {{v}}; {n}_part += {{v}};",
+        (
+            f"const {kind} {n}_bmean = {n}_part / ({kind}){{length}};",
+            f"{kind} {n}_bm2 = 0;",
+            f"_Pragma(\"omp simd reduction(+:{n}_bm2)\")",
+            f"for (int64_t q = 0; q < {{length}}; ++q) {{{{ const {kind} d = {n}_block[q] - {n}_bmean; {n}_bm2 += d * d; }}}}",
+            f"const {double} {n}_new = {n}_count + {{length}}, {n}_delta = {n}_bmean - {n}_mean;",
+            f"{n}_mean += {n}_delta * ({{length}} / {n}_new);",
+            f"{n}_m2 += {n}_bm2 + {n}_delta * {n}_delta * ({n}_count * {{length}} / {n}_new);",
+            f"{n}_count = {n}_new;",
+        ),
+        (f"({C_TYPES[result]}){n}_mean", f"({C_TYPES[result]}){n}_m2"), blocked=True,
+    )
+
+
+REDUCERS: dict[str, Callable[[str, torch.dtype, torch.dtype], Reducer]] = {
+    "sum": _sum, "prod": _prod, "max": _extreme(">"), "min": _extreme("<"), "any": _logical("|", "0"),
+    "all": _logical("&", "1"), "argmax": _arg(">"), "argmin": _arg("<"), "welford": _welford,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReducer:
+    """One reduction for `COLUMN_TILE` rows side by side; `[l]` selects the row. arrays: (type, name,
+    initial text). step: for each element. results: final text for each output."""
+
+    arrays: tuple[tuple[str, str, str], ...]
+    step: str
+    results: tuple[str, ...]
+
+
+def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -> ColumnReducer:
+    """The column form; sums and Welford accumulate in double. Raises KeyError for an unknown kind."""
+    c, r = C_TYPES[value], C_TYPES[result]
+    wide = "double" if value.is_floating_point else "int64_t"
+    if kind == "sum":
+        return ColumnReducer(((wide, f"{n}_a", "0"),), f"{n}_a[l] += {{v}};", (f"({r}){n}_a[l]",))
+    if kind == "prod":
+        return ColumnReducer(((r, f"{n}_a", "1"),), f"{n}_a[l] *= {{v}};", (f"{n}_a[l]",))
+    if kind in ("max", "min"):
+        start = extreme(value, kind == "max")
+        return ColumnReducer(((c, f"{n}_a", start),), f"{n}_a[l] = tc_{kind}({n}_a[l], {{v}});", (f"{n}_a[l]",))
+    if kind in ("any", "all"):
+        sign, start = ("|", "0") if kind == "any" else ("&", "1")
+        return ColumnReducer((("int32_t", f"{n}_a", start),), f"{n}_a[l] {sign}= (int32_t){{v}};", (f"({n}_a[l] != 0)",))
+    if kind in ("argmax", "argmin"):
+        sign = ">" if kind == "argmax" else "<"
+        better = f"{{v}} {sign} {n}_a[l] || ({{v}} != {{v}} && {n}_a[l] == {n}_a[l]) || {n}_at[l] < 0"
+        step = f"if ({better}) {{{{ {n}_a[l] = {{v}}; {n}_at[l] = {{at}}; }}}}"
+        return ColumnReducer(((c, f"{n}_a", "0"), ("int64_t", f"{n}_at", "-1")), step, (f"{n}_at[l]",))
+    if kind == "welford":
+        step = f"{{{{ const double d = {{v}} - {n}_a[l]; {n}_a[l] += d / ({{at}} + 1); {n}_q[l] += d * ({{v}} - {n}_a[l]); }}}}"
+        arrays = (("double", f"{n}_a", "0"), ("double", f"{n}_q", "0"))
+        return ColumnReducer(arrays, step, (f"({r}){n}_a[l]", f"({r}){n}_q[l]"))
+    raise KeyError(kind)

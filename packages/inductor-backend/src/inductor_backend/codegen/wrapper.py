@@ -1,0 +1,264 @@
+"""The generated Python module: calls runs of kernels and operators in order.
+
+In: steps, buffers and the memory plan. Out: the module's text, which runs alone (``python
+output_code.py`` makes random inputs and prints its time). What always holds: `call` takes a flat list
+of inputs, clears it, and returns a flat list; nothing is computed per call that could be known before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from inductor_backend.codegen.cpp.expressions import size_expression
+from inductor_backend.codegen.cpp.module import Run
+from inductor_backend.codegen.writer import CodeWriter
+from inductor_backend.errors import unsupported
+from inductor_backend.index_expr import Expr
+from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Strided
+from inductor_backend.lowering.registry import same_strides
+from inductor_backend.schedule.memory_plan import MemoryPlan
+from tracer_core.plugin_api import SizeSpec
+
+
+@dataclass(slots=True)
+class Step:
+    """A run of kernels, or one operator call. fresh: outputs that it is the first to write."""
+
+    run: Run | None = None
+    extern: ExternNode | None = None
+    fresh: list[str] = field(default_factory=list)
+
+
+def size_text(size: Expr) -> str:
+    return size_expression(size, "python")
+
+
+def tuple_text(sizes: Sequence[Expr]) -> str:
+    return "(" + "".join(size_text(size) + ", " for size in sizes) + ")"
+
+
+def constant_text(value: Any) -> str:
+    """A constant argument of an operator as Python text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return repr(value)
+    if isinstance(value, float):
+        return repr(value) if value == value and abs(value) != float("inf") else f"float({str(value)!r})"
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return str(value)
+    if isinstance(value, torch.device):
+        return f"torch.device({str(value)!r})"
+    if hasattr(value, "free_symbols"):
+        return size_text(value)
+    raise unsupported("codegen", f"an operator's argument {value!r} of type {type(value).__name__}")
+
+
+class Wrapper:
+    """Writes the module. Mutable."""
+
+    def __init__(self, program: Program, plan: MemoryPlan, sizes: Sequence[SizeSpec]) -> None:
+        self.program, self.plan, self.specs = program, plan, sizes
+        self.views: list[str] = []
+        self.view_names: dict[Any, str] = {}
+        self.targets: dict[str, str] = {}
+        self.body = CodeWriter()
+        self.static_arena = isinstance(plan.size, int)
+
+    # operands ------------------------------------------------------------------------------------
+
+    def tensor(self, operand: Strided) -> str:
+        """The text of a tensor operand."""
+        buffer = self.program.buffers[operand.buffer]
+        offset = self.plan.offsets.get(buffer.storage)
+        if offset is not None:
+            return self._arena_view(buffer, operand.layout, offset)
+        whole = operand.layout.sizes == buffer.layout.sizes and operand.layout.offset == buffer.layout.offset
+        if whole and same_strides(operand.layout, buffer.layout.strides):
+            return buffer.name
+        return _view_text(buffer, operand.layout)
+
+    def _arena_view(self, buffer: Buffer, layout: Layout, offset: Expr) -> str:
+        key = (buffer.dtype, layout, offset)
+        spec = (
+            f"({size_text(offset)}, {buffer.dtype}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)}, "
+            f"{size_text(layout.offset)})"
+        )
+        if not self.static_arena:
+            return f"arena_view(arena, {spec[1:-1]})"
+        if key not in self.view_names:
+            self.view_names[key] = f"v{len(self.views)}"
+            self.views.append(spec)
+        return self.view_names[key]
+
+    def operand(self, value: Any) -> str:
+        if isinstance(value, Strided):
+            return self.tensor(value)
+        if isinstance(value, (list, tuple)):
+            return "[" + ", ".join(self.operand(item) for item in value) + "]"
+        return constant_text(value)
+
+    def target(self, node: ExternNode) -> str:
+        """A module-level name for the operator."""
+        text = "torch.ops." + str(node.target)
+        if text not in self.targets:
+            self.targets[text] = "op_" + str(node.target).replace(".", "_")
+        return self.targets[text]
+
+    # steps ---------------------------------------------------------------------------------------
+
+    def step(self, number: int, step: Step) -> None:
+        for name in step.fresh:
+            buffer = self.program.buffers[name]
+            self.body.line(
+                f"{name} = empty({tuple_text(buffer.layout.sizes)}, {tuple_text(buffer.layout.strides)}, "
+                f"dtype={buffer.dtype})"
+            )
+        if step.run is not None:
+            arguments = ["arena_address" if a == "arena" else a for a in step.run.arguments]
+            self.body.line(f"{step.run.name}({', '.join([*arguments, *step.run.symbols])})")
+        if step.extern is not None:
+            self.extern(step.extern)
+        dropped = self.plan.drop_after.get(number, [])
+        if dropped:
+            self.body.line(f"del {', '.join(sorted(dropped))}")
+
+    def extern(self, node: ExternNode) -> None:
+        arguments = [self.operand(value) for value in node.args]
+        arguments += [f"{name}={self.operand(value)}" for name, value in node.kwargs.items()]
+        call = f"{self.target(node)}({', '.join(arguments)})"
+        if not node.unpack:
+            (name,) = node.outputs
+            self.body.line(f"{name} = {call}" if name else call)
+        elif sum(name is not None for name in node.outputs) == 1:
+            place = next(k for k, name in enumerate(node.outputs) if name is not None)
+            self.body.line(f"{node.outputs[place]} = {call}[{place}]")
+        else:
+            names = [name or "_" for name in node.outputs]
+            self.body.line(f"{', '.join(names)}{',' if len(names) == 1 else ''} = {call}")
+
+    # the module ----------------------------------------------------------------------------------
+
+    def module(self, steps: Sequence[Step], sources: Sequence[str], header: str) -> str:
+        """The text of the whole module."""
+        for number, step in enumerate(steps):
+            self.step(number, step)
+        out = CodeWriter()
+        out.raw('"""' + header + '"""')
+        out.raw(_IMPORTS)
+        for number, source in enumerate(sources):
+            out.raw(f"SOURCE_{number} = r'''\n{source}'''\n")
+        names = ", ".join(f"SOURCE_{k}" for k in range(len(sources)))
+        if sources:
+            out.line(f"library = load_library([{names}], {self.program.name!r}, globals().get('LIBRARY'))")
+        for step in steps:
+            if step.run is not None:
+                count = len(step.run.arguments) + len(step.run.symbols)
+                out.line(f"{step.run.name} = library.function({step.run.name!r}, {count})")
+        for text, name in self.targets.items():
+            out.line(f"{name} = {text}")
+        if self._uses_arena() and self.static_arena:
+            views = ",\n    ".join(self.views)
+            out.line(f"pool = ArenaPool({self.plan.size}, [\n    {views}\n])" if views else f"pool = ArenaPool({self.plan.size}, [])")
+        out.line()
+        self._call(out)
+        out.line()
+        self._main(out)
+        return out.text()
+
+    def _uses_arena(self) -> bool:
+        return bool(self.plan.offsets)
+
+    def _call(self, out: CodeWriter) -> None:
+        out.line()
+        with out.block_python("def call(args):"):
+            inputs = ", ".join(self.program.inputs)
+            if inputs:
+                out.line(f"{inputs}, = args" if len(self.program.inputs) == 1 else f"{inputs} = args")
+                out.line("args.clear()")
+            for spec in self.specs:
+                name = self.program.inputs[spec.input_index]
+                out.line(f"{spec.symbol} = {name}" + ("" if spec.dim is None else f".shape[{spec.dim}]"))
+            for name in self.program.constants:
+                out.line(f"{name} = CONSTANTS[{name!r}]")
+            self._open_arena(out)
+            for line in self.body.lines:
+                out.line(line)
+            if self._uses_arena() and self.static_arena:
+                out.line("pool.give(arena)")
+            results = ", ".join(self._output(item) for item in self.program.outputs)
+            out.line(f"return [{results}]")
+
+    def _open_arena(self, out: CodeWriter) -> None:
+        if not self._uses_arena():
+            return
+        if not self.static_arena:
+            out.line(f"arena = torch.empty({size_text(self.plan.size)}, dtype=torch.uint8)")
+            out.line("arena_address = arena.data_ptr()")
+            return
+        out.line("arena = pool.take()")
+        out.line("arena_address = arena.address")
+        if self.views:
+            out.line(", ".join(self.view_names.values()) + ", = arena.views")
+
+    def _output(self, item: Any) -> str:
+        if isinstance(item, Strided):
+            return _view_text(self.program.buffers[item.buffer], item.layout)
+        if isinstance(item, str):
+            return item
+        return constant_text(item)
+
+    def _main(self, out: CodeWriter) -> None:
+        """Random inputs and a timing, for a module that is run alone."""
+        with out.block_python("def example_inputs():"):
+            hints = {spec.symbol: spec.hint for spec in self.specs}
+            for symbol, hint in hints.items():
+                out.line(f"{symbol} = {hint}")
+            out.line("return [")
+            with out.indented():
+                for name in self.program.inputs:
+                    out.line(self._example(name) + ",")
+            out.line("]")
+        out.line()
+        out.line()
+        with out.block_python("if __name__ == '__main__':"):
+            out.line("report(call, example_inputs)")
+
+    def _example(self, name: str) -> str:
+        buffer = self.program.buffers.get(name)
+        if buffer is None:
+            spec = next((s for s in self.specs if self.program.inputs[s.input_index] == name), None)
+            return str(spec.hint) if spec is not None and spec.dim is None else "0"
+        sizes, strides = tuple_text(buffer.layout.sizes), tuple_text(buffer.layout.strides)
+        return f"example_tensor({sizes}, {strides}, {buffer.dtype})"
+
+
+def _view_text(buffer: Buffer, layout: Layout) -> str:
+    """A strided view of a tensor that has storage of its own."""
+    own = buffer.layout
+    if len(own.sizes) == 2 and layout.offset == own.offset and layout.sizes == own.sizes[::-1]:
+        if same_strides(layout, own.strides[::-1]):
+            return f"{buffer.name}.t()"
+    base = f"as_strided({buffer.name}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)}"
+    if layout.offset == 0:
+        return base + ")"
+    if buffer.kind is BufferKind.TEMP:
+        return base + f", {size_text(layout.offset)})"
+    return base + f", {buffer.name}.storage_offset() + {size_text(layout.offset)})"
+
+
+_IMPORTS = """
+import torch
+from torch import as_strided
+from torch import empty_strided as empty
+
+from inductor_backend.output_support import (
+    ArenaPool,
+    arena_view,
+    example_tensor,
+    load_library,
+    report,
+)
+"""

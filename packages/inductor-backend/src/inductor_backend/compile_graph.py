@@ -1,0 +1,261 @@
+"""The compiler: one list of stages from an ATen graph to a runner.
+
+In: a functional ATen `torch.fx.GraphModule` and its `CompileSpec`. Out: a `Runner` with its `Artifact`
+in the attribute ``artifact``. What always holds: each stage is timed and may be dumped; a stage's
+verifier runs when TRACER_CHECK is set; a failure says which stage failed, on what.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from inductor_backend.codegen.cpp.kernel import KernelText, KernelWriter
+from inductor_backend.codegen.cpp.loops import is_column, loop_nest
+from inductor_backend.codegen.cpp.module import CppModule
+from inductor_backend.codegen.wrapper import Step, Wrapper
+from inductor_backend.loop_ir import printer, verify
+from inductor_backend.loop_ir.nodes import BufferKind, Program
+from inductor_backend.lowering.graph import GraphLowering
+from inductor_backend.options import InductorOptions, fusion_fuel
+from inductor_backend.schedule.dependencies import live_nodes
+from inductor_backend.schedule.fuse import Group, Plan, fuse
+from inductor_backend.schedule.fused_body import KernelBody, kernel_body
+from inductor_backend.schedule.inline import inline
+from inductor_backend.schedule.memory_plan import MemoryPlan, lives, plan_memory
+from inductor_backend.size_vars import SizeVars
+from tracer_core.errors import BackendError
+from tracer_core.options import env
+from tracer_core.plugin_api import CompileSpec, Runner
+
+
+@dataclass(slots=True)
+class Compilation:
+    """What the stages hand on, for one graph. Mutable: each stage fills its fields."""
+
+    gm: torch.fx.GraphModule
+    spec: CompileSpec
+    options: InductorOptions
+    sizes: SizeVars
+    program: Program = field(default_factory=lambda: Program(""))
+    not_inlined: list[tuple[str, str]] = field(default_factory=list)
+    plan: Plan = field(default_factory=lambda: Plan([], []))
+    bodies: list[KernelBody | None] = field(default_factory=list)
+    kernels: list[KernelText | None] = field(default_factory=list)
+    memory: MemoryPlan = field(default_factory=MemoryPlan)
+    cpp: CppModule | None = None
+    steps: list[Step] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    text: str = ""
+    runner: Runner | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def _lower(c: Compilation) -> None:
+    c.program = GraphLowering(c.gm, c.spec, c.sizes).run()
+    c.program.nodes = live_nodes(c.program)
+
+
+def _inline(c: Compilation) -> None:
+    if c.options.inline:
+        c.not_inlined = inline(c.program)
+
+
+def _fuse(c: Compilation) -> None:
+    c.plan = fuse(c.program, c.sizes, fusion_fuel() if c.options.fuse else 0)
+
+
+def _bodies(c: Compilation) -> None:
+    """One fused body a group of loops."""
+    home = {node.name: group.number for group in c.plan.groups for node in group.nodes}
+    readers: dict[str, set[int]] = {}
+    for group in c.plan.groups:
+        for node in group.nodes:
+            for buffer in node.reads():
+                readers.setdefault(buffer, set()).add(home[node.name])
+    for group in c.plan.groups:
+        c.bodies.append(None if group.extern is not None else _body(c, group, readers))
+
+
+def _body(c: Compilation, group: Group, readers: dict[str, set[int]]) -> KernelBody:
+    assert group.domain is not None
+
+    def needed_outside(buffer: str) -> bool:
+        return (
+            buffer in c.program.output_names
+            or c.program.buffers[buffer].kind is BufferKind.INPUT
+            or bool(readers.get(buffer, set()) - {group.number})
+        )
+
+    column = is_column(c.program, group.domain, group.loops)
+    return kernel_body(c.program, group.domain, group.loops, needed_outside, c.sizes, rows=not column)
+
+
+def _kernels(c: Compilation) -> None:
+    for group, body in zip(c.plan.groups, c.bodies, strict=True):
+        if body is None:
+            c.kernels.append(None)
+            continue
+        assert group.domain is not None
+        column = is_column(c.program, group.domain, group.loops)
+        nest = loop_nest(c.program, body, c.sizes, column)
+        c.kernels.append(KernelWriter(c.program, body, nest, c.sizes).write())
+
+
+def _memory(c: Compilation) -> None:
+    """Steps are groups here: a run's kernels share no lifetimes beyond their own order."""
+    storage = {name: buffer.storage for name, buffer in c.program.buffers.items()}
+    touched: list[list[str]] = []
+    for group, kernel in zip(c.plan.groups, c.kernels, strict=True):
+        if kernel is not None:
+            touched.append(list(kernel.pointers))
+        else:
+            node = group.extern
+            assert node is not None
+            touched.append([storage[name] for name in (*node.reads(), *node.writes)])
+    life = lives(touched)
+    outputs = {storage[name] for name in c.program.output_names}
+    owners = {name: c.program.buffers[name] for name in life}
+    arena = {
+        name: buffer for name, buffer in owners.items() if buffer.kind is BufferKind.TEMP and name not in outputs
+    }
+    tensors = [n for n, b in owners.items() if n not in arena and n not in outputs and n not in c.program.constants]
+    c.memory = plan_memory(arena, life, tensors)
+
+
+def _group_steps(c: Compilation) -> None:
+    """Runs of kernels between operator calls become one exported function each."""
+    cpp = CppModule(c.program, c.memory.offsets.get)
+    outputs = {c.program.buffers[name].storage for name in c.program.output_names}
+    made: set[str] = set()
+    drops: dict[int, list[str]] = {}
+    for number, (group, kernel) in enumerate(zip(c.plan.groups, c.kernels, strict=True)):
+        if kernel is None:
+            assert group.extern is not None
+            c.steps.append(Step(extern=group.extern))
+        else:
+            if not c.steps or c.steps[-1].run is None:
+                c.steps.append(Step(run=cpp.open_run()))
+            step = c.steps[-1]
+            assert step.run is not None
+            for storage in kernel.pointers:
+                is_temp = c.program.buffers[storage].kind is BufferKind.TEMP
+                if storage in outputs and is_temp and storage not in made:
+                    made.add(storage)
+                    step.fresh.append(storage)
+            comments = list(dict.fromkeys(f"{o.op}: {o.user_frame}" for node in group.loops for o in node.origins))
+            cpp.call(step.run, kernel, cpp.kernel(kernel, comments))
+        if number in c.memory.drop_after:
+            drops.setdefault(len(c.steps) - 1, []).extend(c.memory.drop_after[number])
+    c.memory.drop_after = drops
+    c.cpp, c.sources = cpp, cpp.sources()
+
+
+def _module_text(c: Compilation) -> None:
+    kernels = len(c.cpp.kernels) if c.cpp is not None else 0
+    calls = sum(kernel is not None for kernel in c.kernels)
+    externs = sum(step.extern is not None for step in c.steps)
+    header = (
+        f"{c.spec.name}: {calls} fused kernels ({kernels} different), {externs} operator calls.\n\n"
+        "Made by inductor_backend; runs alone: python output_code.py makes random inputs and prints its time.\n"
+    )
+    c.text = Wrapper(c.program, c.memory, c.spec.sizes).module(c.steps, c.sources, header)
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """What a runner was made from: module text, C++ sources, library (None: no kernels), counts."""
+
+    text: str
+    sources: tuple[str, ...]
+    library: Any
+    kernels: int
+    different_kernels: int
+    externs: tuple[str, ...]
+    fallbacks: tuple[str, ...]
+    seconds: dict[str, float]
+    constants: dict[str, torch.Tensor]
+
+
+def _load(c: Compilation) -> None:
+    """Builds the library and executes the module."""
+    c.runner = load_module(c.text, None, c.program.constants, c.spec.name)
+    externs = [step.extern for step in c.steps if step.extern is not None]
+    artifact = Artifact(
+        c.text, tuple(c.sources), c.runner.__globals__.get("library"),  # type: ignore[attr-defined]
+        sum(kernel is not None for kernel in c.kernels), len(c.cpp.kernels) if c.cpp else 0,
+        tuple(str(node.target) for node in externs), tuple(str(n.target) for n in externs if n.fallback), c.seconds,
+        c.program.constants,
+    )
+    c.runner.artifact = artifact  # type: ignore[attr-defined]
+
+
+def load_module(text: str, library: Any, constants: dict[str, torch.Tensor], name: str) -> Runner:
+    """Executes a module's text and returns its `call`."""
+    namespace: dict[str, Any] = {"__name__": f"inductor_{name}", "LIBRARY": library, "CONSTANTS": constants}
+    exec(compile(text, f"<inductor {name}>", "exec"), namespace)
+    runner: Runner = namespace["call"]
+    return runner
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """name; run: fills fields of the compilation; verify: raises VerifyError; dump: (file name, text)."""
+
+    name: str
+    run: Callable[[Compilation], None]
+    verify: Callable[[Compilation], None] | None = None
+    dump: Callable[[Compilation], str] | None = None
+    suffix: str = "txt"
+
+
+STAGES = (
+    Stage("lower", _lower, lambda c: verify.program(c.program), lambda c: printer.program(c.program)),
+    Stage("inline", _inline, lambda c: verify.program(c.program), lambda c: printer.inlined(c.program, c.not_inlined)),
+    Stage("fuse", _fuse, lambda c: verify.plan(c.program, c.plan), lambda c: printer.plan(c.plan)),
+    Stage("bodies", _bodies, lambda c: verify.bodies(c.program, c.bodies), lambda c: printer.bodies(c.bodies)),
+    Stage("kernels", _kernels),
+    Stage("memory", _memory, lambda c: verify.memory(c.program, c.plan, c.kernels, c.memory), lambda c: printer.memory(c.memory)),
+    Stage("group_runs", _group_steps, None, lambda c: "\n".join(c.sources), "cpp"),
+    Stage("module", _module_text, None, lambda c: c.text, "py"),
+    Stage("build", _load),
+)
+
+
+def run_stages(c: Compilation, until: str | None = None) -> Compilation:
+    """Runs the stages in order (until: the last to run). Raises BackendError naming stage and cause."""
+    settings = env()
+    for number, stage in enumerate(STAGES, 1):
+        start = time.perf_counter()
+        try:
+            stage.run(c)
+            if settings.check and stage.verify is not None:
+                stage.verify(c)
+        except BackendError:
+            raise
+        except Exception as error:
+            label = f"inductor stage {number}/{len(STAGES)} {stage.name!r} failed on {c.spec.name}: "
+            raise BackendError("inductor", stage.name, f"{label}{type(error).__name__}: {error}") from error
+        c.seconds[stage.name] = time.perf_counter() - start
+        if settings.debug and stage.dump is not None:
+            printer.write_dump(settings.debug, c.spec.name, 60 + number, stage.name, stage.suffix, stage.dump(c))
+        if stage.name == until:
+            break
+    return c
+
+
+def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
+    options = spec.options if isinstance(spec.options, InductorOptions) else InductorOptions()
+    return Compilation(gm, spec, options, SizeVars(spec.sizes))
+
+
+def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+    """Compiles one functional ATen graph. Raises BackendError; VerifyError where a stage broke its rules."""
+    runner = run_stages(start(gm, spec)).runner
+    assert runner is not None
+    return runner
+

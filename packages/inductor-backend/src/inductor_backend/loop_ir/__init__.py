@@ -1,0 +1,1 @@
+"""The loop IR: buffers, loop bodies, nodes, views; its verifier and printer."""

@@ -1,0 +1,202 @@
+"""Buffers, loop nodes, extern nodes and the program that holds them.
+
+In: what the lowerings build. Out: a `Program`, the loop IR of one graph. What always holds: a loop
+node's body is a set of `Store`s over one domain (`sizes`, some of them `reduced`); loads and stores
+address buffers by *logical* index (one `Index` a dimension), so that a layout may still change; a
+buffer is written by exactly the nodes that list it, before any node that reads it in program order.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from inductor_backend.index_expr import Expr, Index, flatten, product
+from inductor_backend.loop_ir.values import Value, topological
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where element (i, j, ...) of a buffer lies: ``offset + i * strides[0] + ...``, in elements."""
+
+    sizes: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    offset: Expr = 0
+
+    def flat(self, index: Sequence[Index]) -> Index:
+        return flatten(index, self.strides, self.offset)
+
+    @property
+    def numel(self) -> Expr:
+        return product(self.sizes)
+
+    @property
+    def extent(self) -> Expr:
+        """Elements of memory from the first to the last element of a buffer without negative strides."""
+        if any(isinstance(size, int) and size == 0 for size in self.sizes):
+            return 0
+        total: Expr = 1
+        for size, stride in zip(self.sizes, self.strides, strict=True):
+            total = total + (size - 1) * stride
+        return total if isinstance(total, int) else total.expand()
+
+
+class BufferKind(enum.Enum):
+    """Who owns a buffer's memory."""
+
+    INPUT = "input"  # the caller; written only by trailing copies
+    TEMP = "temp"  # the arena of the running call, or a fresh tensor where it is a graph output
+    EXTERN = "extern"  # the operator that returned it
+
+
+@dataclass(slots=True)
+class Buffer:
+    """One tensor of the program. storage: name of the buffer whose memory it shares (its own name where
+    it owns it). Mutable: layouts may be changed before scheduling."""
+
+    name: str
+    dtype: torch.dtype
+    layout: Layout
+    kind: BufferKind
+    storage: str = ""
+
+    def __post_init__(self) -> None:
+        self.storage = self.storage or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a node comes from: user_frame ``file.py:12 in forward``; fx: name of the graph node; op: a
+    short name of the operator, for kernel names."""
+
+    user_frame: str
+    fx: str
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffers[...][index] = value, or, where `reduce` names a reduction, the reduction of value over the
+    reduced variables (two buffers for welford, one otherwise)."""
+
+    buffers: tuple[str, ...]
+    index: tuple[Index, ...]
+    value: Value
+    reduce: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopNode:
+    """A loop nest: for each point of the domain, the stores. sizes: one a loop variable, in the order of
+    the tensor's dimensions; reduced: which are reduction variables. after: nodes that must run before
+    although no value flows (writes to the same storage). inlined: origins of producers computed inside."""
+
+    name: str
+    sizes: tuple[Expr, ...]
+    reduced: tuple[bool, ...]
+    stores: tuple[Store, ...]
+    origin: Origin
+    after: tuple[str, ...] = ()
+    inlined: tuple[Origin, ...] = ()
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Where it and what was inlined into it come from, producers first."""
+        return (*self.inlined, self.origin)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(name for store in self.stores for name in store.buffers)
+
+    @property
+    def is_reduction(self) -> bool:
+        return any(store.reduce is not None for store in self.stores)
+
+    def loads(self) -> list[Value]:
+        """Every load of the body, those inside index expressions included."""
+        return loads_of(store.value for store in self.stores)
+
+    def reads(self) -> set[str]:
+        return {load.buffer for load in self.loads()}
+
+
+def loads_of(values: Iterable[Value]) -> list[Value]:
+    return [value for value in topological(values) if value.name in ("load", "masked_load")]
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A tensor argument of an extern: a strided view of a buffer."""
+
+    buffer: str
+    layout: Layout
+
+    def __repr__(self) -> str:
+        return f"{self.buffer}[{self.layout.sizes}, {self.layout.strides}, {self.layout.offset}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternNode:
+    """A call of an ATen operator. args and kwargs: constants, sizes, `Strided`, and lists of them.
+    outputs: buffers it makes (None: not used). unpack: the operator returns a tuple. sequential: it has a
+    side effect (random numbers), so its order among such nodes is kept. fallback: it has no lowering.
+    mutates: buffers that it writes in place."""
+
+    name: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[str | None, ...]
+    unpack: bool
+    origin: Origin
+    sequential: bool = False
+    fallback: bool = False
+    after: tuple[str, ...] = ()
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(name for name in self.outputs if name is not None)
+
+    def tensors(self) -> Iterator[Strided]:
+        stack: list[Any] = [*self.args, *self.kwargs.values()]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, Strided):
+                yield item
+            elif isinstance(item, (list, tuple)):
+                stack.extend(item)
+
+    def reads(self) -> set[str]:
+        return {tensor.buffer for tensor in self.tensors()}
+
+
+Node = LoopNode | ExternNode
+
+
+@dataclass(slots=True)
+class Program:
+    """The loop IR of one graph; mutable while it is lowered and scheduled.
+
+    inputs: one entry a placeholder, a buffer name or, for an int, the sympy symbol it binds (None: not
+    used). outputs: buffer names, views of buffers, size
+    expressions or None.
+    """
+
+    name: str
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str | Strided | Expr | None] = field(default_factory=list)
+    output_names: set[str] = field(default_factory=set)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def writers(self) -> dict[str, list[Node]]:
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in node.writes:
+                found.setdefault(name, []).append(node)
+        return found

@@ -1,0 +1,154 @@
+"""The rules of each IR, checked after each stage when TRACER_CHECK is set.
+
+In: a stage's result. Out: nothing, or a VerifyError that names the node and prints it. What always
+holds: a program that passes can be executed by `reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from inductor_backend.index_expr import Index, range_of, within
+from inductor_backend.loop_ir import printer
+from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node, Program, Store
+from inductor_backend.loop_ir.values import topological
+from inductor_backend.ops import OPS, REDUCTIONS, compute_dtype
+from tracer_core.errors import VerifyError
+
+if TYPE_CHECKING:
+    from inductor_backend.codegen.cpp.kernel import KernelText
+    from inductor_backend.schedule.fuse import Plan
+    from inductor_backend.schedule.fused_body import KernelBody
+    from inductor_backend.schedule.memory_plan import MemoryPlan
+
+
+def _fail(rule: str, nodes: Sequence[Node], at: int) -> VerifyError:
+    """The error, with the nodes around the fault."""
+    around = "\n".join(printer.node(n) for n in nodes[max(at - 2, 0) : at + 3])
+    return VerifyError(f"loop IR: {nodes[at].name}: {rule}\n{around}")
+
+
+def program(p: Program) -> None:
+    """Every rule of a program: reads after writes, indices inside buffers, dtypes, origins."""
+    written = {name for name, b in p.buffers.items() if b.kind is BufferKind.INPUT}
+    for at, node in enumerate(p.nodes):
+        missing = node.reads() - written
+        if missing:
+            raise _fail(f"reads {sorted(missing)} before it is written", p.nodes, at)
+        if not node.origin.fx:
+            raise _fail("has no origin", p.nodes, at)
+        if isinstance(node, LoopNode):
+            problem = _loop_problem(p, node)
+            if problem is not None:
+                raise _fail(problem, p.nodes, at)
+        written.update(node.writes)
+    unwritten = p.output_names - written
+    if unwritten:
+        raise VerifyError(f"loop IR: outputs {sorted(unwritten)} are never written")
+
+
+def _loop_problem(p: Program, node: LoopNode) -> str | None:
+    if any(isinstance(size, int) and size == 0 for size in node.sizes):
+        return None
+    for store in node.stores:
+        problem = _store_problem(p, store)
+        if problem is None and store.reduce is None and any(node.reduced[i] for i in _used(store)):
+            problem = "stores a value of a reduced variable without reducing it"
+        if problem is not None:
+            return problem
+    return None
+
+
+def _used(store: Store) -> set[int]:
+    found = set(store.value.variables)
+    for index in store.index:
+        found |= index.variables()
+    return found
+
+
+def _store_problem(p: Program, store: Store) -> str | None:
+    if store.reduce is not None and store.reduce not in REDUCTIONS:
+        return f"unknown reduction {store.reduce!r}"
+    if len(store.buffers) != (2 if store.reduce == "welford" else 1):
+        return "a reduction with the wrong number of results"
+    for name in store.buffers:
+        buffer = p.buffers[name]
+        problem = _index_problem(name, store.index, buffer.layout.sizes)
+        if problem is not None:
+            return problem
+        if store.reduce is None and store.value.dtype != compute_dtype(buffer.dtype):
+            return f"stores {store.value.dtype} into {name} of {buffer.dtype}"
+    for value in topological([store.value]):
+        if value.name not in OPS:
+            return f"unknown op {value.name!r}"
+        if value.name in ("load", "masked_load"):
+            if value.attr[2] != p.buffers[value.buffer].dtype:
+                return f"loads {value.buffer} as {value.attr[2]}"
+            if value.name == "load":
+                problem = _index_problem(value.buffer, value.attr[1], p.buffers[value.buffer].layout.sizes)
+                if problem is not None:
+                    return problem
+    return None
+
+
+def _index_problem(name: str, index: Sequence[Index], sizes: Sequence) -> str | None:  # type: ignore[type-arg]
+    if len(index) != len(sizes):
+        return f"{name} has {len(sizes)} dimensions, its index {len(index)}"
+    for position, size in zip(index, sizes, strict=True):
+        bounds = range_of(position)
+        known = bounds is not None and isinstance(bounds[0], int) and isinstance(bounds[1], int)
+        if known and isinstance(size, int) and not within(position, size):
+            return f"index {position} of {name} leaves range({size})"
+    return None
+
+
+def plan(p: Program, made: Plan) -> None:
+    """Every node once, in an order that respects the dependencies."""
+    from inductor_backend.schedule.dependencies import dependencies
+
+    order = {node.name: place for place, group in enumerate(made.groups) for node in group.nodes}
+    if sorted(order) != sorted(node.name for node in p.nodes):
+        raise VerifyError("fusion lost or duplicated nodes")
+    for name, before in dependencies(p).before.items():
+        late = [other for other in before if other in order and order[other] > order[name]]
+        if late:
+            raise VerifyError(f"fusion put {name} before {late}, which it depends on")
+
+
+def bodies(p: Program, items: Sequence[KernelBody | None]) -> None:
+    """A phase reads registers and row buffers of earlier phases only."""
+    for body in items:
+        if body is None:
+            continue
+        known: set[str] = set()
+        for number, phase in enumerate(body.phases):
+            for store in (*phase.row, *phase.stores, *phase.reductions):
+                for value in topological([store.value]):
+                    if value.name == "load" and value.buffer in body.registers and value.buffer not in known:
+                        raise VerifyError(f"phase {number} reads {value.buffer} before it is reduced")
+            known |= {name for store in phase.reductions for name in store.buffers}
+
+
+def memory(p: Program, made: Plan, kernels: Sequence[KernelText | None], m: MemoryPlan) -> None:
+    """Two storages that live at the same time do not overlap (static arenas)."""
+    from inductor_backend.schedule.memory_plan import lives, nbytes
+
+    touched = [
+        list(kernel.pointers) if kernel is not None else _extern_storages(p, group.nodes[0])
+        for group, kernel in zip(made.groups, kernels, strict=True)
+    ]
+    life = lives(touched)
+    placed = [(n, o, o + nbytes(p.buffers[n])) for n, o in m.offsets.items() if isinstance(o, int)]
+    for at, (name, start, stop) in enumerate(placed):
+        if not isinstance(stop, int):
+            continue
+        for other, first, last in placed[at + 1 :]:
+            apart = life[name].last < life[other].first or life[other].last < life[name].first
+            if not apart and start < last and first < stop:
+                raise VerifyError(f"memory plan: {name} and {other} overlap while both are alive")
+
+
+def _extern_storages(p: Program, node: Node) -> list[str]:
+    assert isinstance(node, ExternNode)
+    return [p.buffers[name].storage for name in (*node.reads(), *node.writes)]

@@ -1,0 +1,12 @@
+"""Lowerings: ATen operators to loop IR, one module an operator family, found through `registry`."""
+
+from inductor_backend.lowering import (  # noqa: F401  (importing registers)
+    conv_pool,
+    creation,
+    indexing,
+    matmul,
+    normalization,
+    pointwise,
+    reduction,
+    views,
+)

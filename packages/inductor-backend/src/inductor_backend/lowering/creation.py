@@ -1,0 +1,91 @@
+"""Operators that make tensors from nothing: constant bodies, inlined wherever they are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from inductor_backend.index_expr import Index
+from inductor_backend.loop_ir.values import cast, const, make
+from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.ops import compute_dtype
+
+
+@lower(aten.full.default)
+def full(ctx: Lowering, sizes: Any, value: Any, **unused: Any) -> Ref:
+    return ctx.pointwise(lambda at: ctx.element(value, at, ctx.meta().dtype))
+
+
+@lower(aten.full_like.default, aten.new_full.default)
+def full_like(ctx: Lowering, x: Ref, *rest: Any, **unused: Any) -> Ref:
+    return ctx.pointwise(lambda at: ctx.element(rest[-1], at, ctx.meta().dtype))
+
+
+def _filled(value: int) -> Any:
+    return lambda ctx, *args, **kwargs: ctx.pointwise(lambda at: const(value, ctx.meta().dtype))
+
+
+# Uninitialised memory may hold anything; zeros keep runs repeatable and cost nothing where unused.
+lower(
+    aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.empty.memory_format,
+    aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default, aten.new_empty_strided.default,
+)(_filled(0))
+lower(aten.ones.default, aten.ones_like.default, aten.new_ones.default)(_filled(1))
+
+
+@lower(aten.scalar_tensor.default)
+def scalar_tensor(ctx: Lowering, value: Any, **unused: Any) -> Ref:
+    return ctx.pointwise(lambda at: ctx.element(value, at, ctx.meta().dtype))
+
+
+@lower(aten.fill.Scalar, aten.fill.Tensor)
+def fill(ctx: Lowering, x: Ref, value: Any) -> Ref:
+    return ctx.pointwise(lambda at: ctx.element(value, at, ctx.meta().dtype))
+
+
+def _range(ctx: Lowering, start: Any, step: Any) -> Ref:
+    dtype = compute_dtype(ctx.meta().dtype)
+    if dtype.is_floating_point:
+        # eager computes start + step * i in the accumulation type, double for float32 too
+        def body(at: Any) -> Any:
+            steps = make("mul", cast(make("index", attr=at[0]), torch.float64), ctx.element(step, at, torch.float64))
+            return cast(make("add", steps, ctx.element(start, at, torch.float64)), dtype)
+
+        return ctx.pointwise(body, label="arange")
+    return ctx.pointwise(
+        lambda at: cast(make("index", attr=at[0] * step + Index(start)), dtype), label="arange"
+    )
+
+
+@lower(aten.arange.default)
+def arange(ctx: Lowering, end: Any, **unused: Any) -> Ref:
+    return _range(ctx, 0, 1)
+
+
+@lower(aten.arange.start)
+def arange_start(ctx: Lowering, start: Any, end: Any, **unused: Any) -> Ref:
+    return _range(ctx, start, 1)
+
+
+@lower(aten.arange.start_step)
+def arange_step(ctx: Lowering, start: Any, end: Any, step: Any = 1, **unused: Any) -> Ref:
+    return _range(ctx, start, step)
+
+
+def _triangle(name: str) -> Any:
+    def lowering(ctx: Lowering, x: Ref, diagonal: int = 0) -> Ref:
+        def body(at: Any) -> Any:
+            column = make("index", attr=at[-1])
+            edge = make("index", attr=at[-2] + diagonal)
+            value = ctx.element(x, at, x.dtype)
+            return make("where", make(name, column, edge), value, const(0, value.dtype))
+
+        return ctx.pointwise(body)
+
+    return lowering
+
+
+lower(aten.tril.default)(_triangle("le"))
+lower(aten.triu.default)(_triangle("ge"))

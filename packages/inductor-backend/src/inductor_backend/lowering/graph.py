@@ -1,0 +1,175 @@
+"""From a functional ATen graph to a loop IR program.
+
+In: a `torch.fx.GraphModule` with fake tensors in ``meta["val"]`` and its `CompileSpec`. Out: a
+`Program`. What always holds: trailing ``copy_`` nodes become stores into the input's own buffer, every
+other input is never written; each output is a buffer of its own with exactly the strides of its fake;
+an operator without lowering is on the fallback table or the compile fails, naming it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
+from inductor_backend.errors import unsupported
+from inductor_backend.lowering.fallback_table import FALLBACKS
+from inductor_backend.index_expr import Expr, variables
+from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Store, Strided
+from inductor_backend.loop_ir.values import cast
+from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, same_strides
+from inductor_backend.size_vars import SizeVars
+from tracer_core.plugin_api import CompileSpec
+
+
+class GraphLowering:
+    """Walks the graph once; `env` maps its nodes to views, sizes or tuples of them. Mutable."""
+
+    def __init__(self, gm: torch.fx.GraphModule, spec: CompileSpec, sizes: SizeVars) -> None:
+        self.gm, self.sizes = gm, sizes
+        self.program = Program(spec.name)
+        self.ctx = Lowering(self.program, sizes)
+        self.env: dict[torch.fx.Node, Any] = {}
+        self.mutated: set[str] = set()
+
+    def run(self) -> Program:
+        """Lowers every node. Raises BackendError naming the operator and the user's line."""
+        dispatch = {
+            "placeholder": self.placeholder, "get_attr": self.get_attr, "call_function": self.call,
+            "output": self.output,
+        }
+        for node in self.gm.graph.nodes:
+            step = dispatch.get(node.op)
+            if step is None:
+                raise unsupported("lower", f"graph node of kind {node.op!r}", node)
+            self.ctx.node = node
+            step(node)
+        return self.program
+
+    def _tensor(self, name: str, fake: torch.Tensor) -> Buffer:
+        if fake.layout != torch.strided or fake.device.type != "cpu":
+            raise unsupported("lower", f"a tensor of layout {fake.layout} on {fake.device}", self.ctx.node)
+        if fake.dtype.is_complex or fake.is_quantized:
+            raise unsupported("lower", f"an input of dtype {fake.dtype}", self.ctx.node)
+        layout = Layout(self.sizes.exprs(fake.shape), self.sizes.exprs(fake.stride()))
+        buffer = Buffer(name, fake.dtype, layout, BufferKind.INPUT)
+        self.program.buffers[name] = buffer
+        return buffer
+
+    def placeholder(self, node: torch.fx.Node) -> None:
+        value = node.meta.get("val")
+        name = f"in{len(self.program.inputs)}"
+        if isinstance(value, torch.Tensor):
+            self.env[node] = Ref.of(self._tensor(name, value))
+        elif isinstance(value, (int, torch.SymInt)):
+            self.env[node] = self.sizes.expr(value)
+        else:
+            self.env[node] = value
+        self.program.inputs.append(name)
+
+    def get_attr(self, node: torch.fx.Node) -> None:
+        value: Any = self.gm
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            raise unsupported("lower", f"attribute {node.target!r} is a {type(value).__name__}", node)
+        name = f"const{len(self.program.constants)}"
+        self.program.constants[name] = value.detach()
+        self.env[node] = Ref.of(self._tensor(name, value))
+
+    def value_of(self, argument: Any) -> Any:
+        """An fx argument with nodes replaced by what they were lowered to, SymInts by expressions."""
+        if isinstance(argument, torch.fx.Node):
+            return self.env[argument]
+        if isinstance(argument, (list, tuple)):
+            return [self.value_of(item) for item in argument]
+        if isinstance(argument, torch.SymInt):
+            return self.sizes.expr(argument)
+        return argument
+
+    def call(self, node: torch.fx.Node) -> None:
+        value = node.meta.get("val")
+        if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
+            self.env[node] = self.sizes.expr(value)
+            return
+        if node.target is aten.copy_.default:
+            self.env[node] = self.write_input(node)
+            return
+        if not node.users and node.target in LOWERINGS:
+            return
+        args = [self.value_of(argument) for argument in node.args]
+        kwargs = {name: self.value_of(argument) for name, argument in node.kwargs.items()}
+        lowering = LOWERINGS.get(node.target)
+        if lowering is not None:
+            self.env[node] = lowering(self.ctx, *args, **kwargs)
+        elif node.target in FALLBACKS:
+            self.env[node] = call_fallback(self.ctx, node.target, args, kwargs)
+        else:
+            raise unsupported(
+                "lower", f"operator {node.target} has no lowering and is not on the fallback table "
+                "(inductor_backend.lowering.fallback_table.FALLBACKS)", node,
+            )
+
+    def write_input(self, node: torch.fx.Node) -> Ref:
+        """``copy_(placeholder, value)``: a store into the input's buffer."""
+        target, source = self.env[node.args[0]], self.value_of(node.args[1])  # type: ignore[index]
+        if not isinstance(target, Ref) or target.buffer.kind is not BufferKind.INPUT or not target.is_whole:
+            raise unsupported("lower", "copy_ to something that is not an input", node)
+        index = variables(target.sizes)
+        if isinstance(source, Ref):
+            if source.buffer is target.buffer and not source.is_whole:
+                source = self.ctx.copy(source)  # it would be overwritten while it is read
+            value = cast(source.at(broadcast(index, source.sizes)), target.dtype)
+        else:
+            value = self.ctx.element(source, index, target.dtype)
+        name = target.buffer.name
+        self.ctx.add_loop(target.sizes, [False] * len(index), [Store((name,), index, value)], "copy_")
+        self.mutated.add(name)
+        return target
+
+    def output(self, node: torch.fx.Node) -> None:
+        (values,) = node.args
+        items = list(values) if isinstance(values, (list, tuple)) else [values]
+        for item in items:
+            self.program.outputs.append(self._output(item))
+        self.program.output_names = {
+            item.buffer if isinstance(item, Strided) else item
+            for item in self.program.outputs if isinstance(item, (str, Strided))
+        }
+
+    def _output(self, item: Any) -> str | Strided | Expr | None:
+        value = self.value_of(item)
+        if not isinstance(value, Ref):
+            return value
+        fake = item.meta["val"]
+        buffer = value.buffer
+        strides = self.sizes.exprs(fake.stride())
+        if buffer.name in self.mutated and value.is_whole:
+            return buffer.name  # the core hands the mutated input itself back
+        taken = any(buffer.name == (o.buffer if isinstance(o, Strided) else o) for o in self.program.outputs)
+        owned = buffer.kind is not BufferKind.INPUT and value.is_whole and not taken
+        if owned and same_strides(buffer.layout, strides):
+            return buffer.name
+        if owned and buffer.kind is BufferKind.TEMP and not self._passed_to_extern(buffer.name):
+            buffer.layout = Layout(buffer.layout.sizes, strides)
+            return buffer.name
+        return self._output_view(value, strides)
+
+    def _passed_to_extern(self, name: str) -> bool:
+        """An operator was promised this buffer's strides, so they may not change any more."""
+        return any(isinstance(n, ExternNode) and name in n.reads() for n in self.program.nodes)
+
+    def _output_view(self, value: Ref, strides: tuple[Expr, ...]) -> str | Strided:
+        """An output that is a view of a buffer of ours: given out as a view where it shows the whole
+        buffer and nobody else returns that buffer, else copied."""
+        layout, buffer = value.strided(), value.buffer
+        taken = {item.buffer if isinstance(item, Strided) else item for item in self.program.outputs}
+        if (
+            layout is not None and buffer.kind is not BufferKind.INPUT and same_strides(layout, strides)
+            and layout.numel == buffer.layout.numel and buffer.name not in taken
+        ):
+            return Strided(buffer.name, Layout(layout.sizes, strides, layout.offset))
+        return self.ctx.copy(value, strides, "output").buffer.name

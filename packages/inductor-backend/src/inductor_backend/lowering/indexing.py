@@ -1,0 +1,89 @@
+"""Loads at positions that are themselves data: embedding, gather, index_select, index.
+
+In: graph nodes. Out: pointwise nodes whose loads go through `Indirect` atoms. What always holds: every
+such position passes `check_index`, so that a position that eager rejects raises IndexError after the
+kernel and never reads outside a buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.errors import unsupported
+from inductor_backend.index_expr import Expr, Index, Indirect
+from inductor_backend.loop_ir.values import Value, cast, make
+from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.lowering.registry import Lowering, aten, lower
+
+
+def indirect(position: Value, size: Expr, wrap: bool) -> Index:
+    """The checked position as an index. wrap: negative positions count from the end."""
+    position = cast(position, torch.int64)
+    if wrap:
+        position = make("wrap_index", position, attr=size)
+    return Index(0, {Indirect(make("check_index", position, attr=size), size): 1})
+
+
+@lower(aten.embedding.default)
+def embedding(ctx: Lowering, weight: Ref, indices: Ref, *unused: Any) -> Ref:
+    rank = len(indices.sizes)
+    return ctx.pointwise(
+        lambda at: weight.at([indirect(indices.at(at[:rank]), weight.sizes[0], wrap=False), at[rank]])
+    )
+
+
+@lower(aten.index_select.default)
+def index_select(ctx: Lowering, x: Ref, dim: int, indices: Ref) -> Ref:
+    if not x.sizes:
+        return x
+    dim = dim % len(x.sizes)
+
+    def body(at: Sequence[Index]) -> Value:
+        position = list(at)
+        row = indices.at([at[dim]]) if indices.sizes else indices.at([])
+        position[dim] = indirect(row, x.sizes[dim], wrap=False)
+        return x.at(position)
+
+    return ctx.pointwise(body)
+
+
+@lower(aten.gather.default)
+def gather(ctx: Lowering, x: Ref, dim: int, indices: Ref, **unused: Any) -> Ref:
+    if not x.sizes:
+        return x.expand(ctx.shape())
+    dim = dim % len(x.sizes)
+
+    def body(at: Sequence[Index]) -> Value:
+        position = list(at)
+        position[dim] = indirect(indices.at(at), x.sizes[dim], wrap=False)
+        return x.at(position)
+
+    return ctx.pointwise(body)
+
+
+@lower(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index(ctx: Lowering, x: Ref, indices: Sequence[Ref | None]) -> Ref:
+    """torch's advanced indexing with integer tensors; boolean masks have data-dependent sizes."""
+    indices = [*indices, *[None] * (len(x.sizes) - len(indices))]
+    given = [k for k, item in enumerate(indices) if item is not None]
+    if any(item is not None and item.dtype in (torch.bool, torch.uint8) for item in indices):
+        raise unsupported("lower", "indexing with a boolean mask has a size that depends on data", ctx.node)
+    adjacent = given == list(range(given[0], given[-1] + 1))
+    rank = max(len(indices[k].sizes) for k in given)  # type: ignore[union-attr]
+    first = given[0] if adjacent else 0
+
+    def body(at: Sequence[Index]) -> Value:
+        shared = at[first : first + rank]
+        rest = [*at[:first], *at[first + rank :]]
+        position: list[Index] = []
+        for k, item in enumerate(indices):
+            if item is None:
+                position.append(rest.pop(0))
+            else:
+                position.append(indirect(item.at(broadcast(shared, item.sizes)), x.sizes[k], wrap=True))
+        return x.at(position)
+
+    return ctx.pointwise(body)

@@ -1,0 +1,66 @@
+"""Matrix products and attention: calls of PyTorch's operators on strided views.
+
+In: graph nodes. Out: extern nodes. What always holds: operands are views without a copy wherever
+strides describe them and the operator takes such strides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inductor_backend.loop_ir.nodes import Layout, Strided
+from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.registry import Lowering, aten, lower
+
+
+def is_blas_matrix(layout: Layout) -> bool:
+    """The last two dims have a unit stride, and the other stride does not overlap: BLAS takes it as it is."""
+    rows, columns = layout.sizes[-2:]
+    a, b = layout.strides[-2:]
+    return (b == 1 and (a == columns or _at_least(a, columns))) or (a == 1 and (b == rows or _at_least(b, rows)))
+
+
+def _at_least(stride: Any, size: Any) -> bool:
+    return isinstance(stride, int) and isinstance(size, int) and stride >= size
+
+
+def matrix(ctx: Lowering, x: Ref) -> Strided:
+    """The operand as BLAS takes it, copied to row-major order where it does not."""
+    layout = x.strided()
+    if layout is not None and is_blas_matrix(layout):
+        return Strided(x.buffer.name, layout)
+    copied = ctx.copy(x)
+    return Strided(copied.buffer.name, copied.buffer.layout)
+
+
+@lower(aten.mm.default, aten.bmm.default)
+def mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
+    return ctx.extern(ctx.node.target, [matrix(ctx, a), matrix(ctx, b)])
+
+
+@lower(aten.addmm.default, aten.baddbmm.default)
+def addmm(ctx: Lowering, bias: Ref, a: Ref, b: Ref, beta: Any = 1, alpha: Any = 1) -> Ref:
+    scale = {} if (beta, alpha) == (1, 1) else {"beta": beta, "alpha": alpha}
+    return ctx.extern(ctx.node.target, [ctx.strided(bias), matrix(ctx, a), matrix(ctx, b)], scale)
+
+
+@lower(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def attention(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwargs: Any) -> Any:
+    used = ctx.used_outputs()
+
+    def operand(x: Any) -> Any:
+        return _last_dense(ctx, x) if isinstance(x, Ref) else x
+
+    return ctx.extern(
+        ctx.node.target, [operand(x) for x in (query, key, value, *rest)],
+        {name: operand(x) for name, x in kwargs.items()}, used=used, label="attention",
+    )
+
+
+def _last_dense(ctx: Lowering, x: Ref) -> Strided:
+    """A strided operand whose last dimension is dense."""
+    layout = x.strided()
+    if layout is None or layout.strides[-1] != 1:
+        copied = ctx.copy(x)
+        return Strided(copied.buffer.name, copied.buffer.layout)
+    return Strided(x.buffer.name, layout)

@@ -1,0 +1,236 @@
+"""Normalisations: batch, layer and group norm, from their statistics to one scale and shift.
+
+In: graph nodes. Out: Welford reductions (where statistics come from the data) and one pointwise node.
+What always holds: scale and shift per channel are formed first (weight / sqrt(var + eps), bias - mean *
+scale), as eager's CPU kernels do, so that the element itself needs one multiply-add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.index_expr import Index, product, simplify
+from inductor_backend.loop_ir.values import Value, cast, const, make
+from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.lowering.reduction import as_number, count, variance_nodes
+from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.ops import compute_dtype
+
+At = Sequence[Index]
+PerChannel = Callable[[At], Value]
+
+
+def _inverse_std(variance: Value, eps: float) -> Value:
+    one = const(1, variance.dtype)
+    return make("div", one, make("sqrt", make("add", variance, const(eps, variance.dtype))))
+
+
+def _scale_shift(
+    x: Value, mean: Value, inverse: Value, weight: Value | None, bias: Value | None
+) -> Value:
+    scale = inverse if weight is None else make("mul", inverse, weight)
+    shift = make("mul", mean, scale)
+    shift = make("neg", shift) if bias is None else make("sub", bias, shift)
+    return make("add", make("mul", x, scale), shift)
+
+
+def _centered(x: Value, mean: Value, inverse: Value, weight: Value | None, bias: Value | None) -> Value:
+    value = make("mul", make("sub", x, mean), inverse)
+    value = value if weight is None else make("mul", value, weight)
+    return value if bias is None else make("add", value, bias)
+
+
+def _parameter(ctx: Lowering, parameter: Ref | None, position: At, dtype: torch.dtype) -> Value | None:
+    return None if parameter is None else cast(parameter.at(position), dtype)
+
+
+def _batch_norm_apply(
+    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, mean: PerChannel, inverse: PerChannel
+) -> Ref:
+    first = ctx.meta(0)
+    dtype = compute_dtype(first.dtype)
+
+    def body(at: At) -> Value:
+        c = [at[1]]
+        return _scale_shift(
+            cast(x.at(at), dtype), mean(c), inverse(c), _parameter(ctx, weight, c, dtype),
+            _parameter(ctx, bias, c, dtype),
+        )
+
+    return ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="batch_norm")
+
+
+def _batch_statistics(ctx: Lowering, x: Ref) -> tuple[Ref, Ref, list[int]]:
+    """(mean, sum of squared distances), one entry a channel, and the reduced dims."""
+    dtype = compute_dtype(x.dtype)
+    dims = [k for k in range(len(x.sizes)) if k != 1]
+    average, squares, _ = variance_nodes(ctx, x, dims, 0, dtype)
+    channels = (x.sizes[1],)
+    return average.reshape(channels), squares.reshape(channels), dims
+
+
+def _running(ctx: Lowering, old: Ref, new: PerChannel, momentum: float) -> Ref:
+    dtype = compute_dtype(old.dtype)
+
+    def body(at: At) -> Value:
+        kept = make("mul", cast(old.at(at), dtype), const(1 - momentum, dtype))
+        return make("add", kept, make("mul", cast(new(at), dtype), const(momentum, dtype)))
+
+    return ctx.pointwise(body, old.sizes, old.dtype, label="running_stats")
+
+
+def _train(
+    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, eps: float
+) -> tuple[Ref, Ref, Ref, PerChannel, PerChannel]:
+    """(output, saved mean, saved inverse std, mean, unbiased variance)."""
+    dtype = compute_dtype(x.dtype)
+    average, squares, dims = _batch_statistics(ctx, x)
+    total = count(x.sizes, dims)
+    size = as_number(total, dtype)
+
+    def inverse(c: At) -> Value:
+        return _inverse_std(make("div", squares.at(c), size), eps)
+
+    saved = ctx.pointwise(inverse, average.sizes, dtype, label="batch_norm")
+    output = _batch_norm_apply(ctx, x, weight, bias, average.at, saved.at)
+    less_one = make("sub", size, const(1, dtype))
+    return output, average, saved, average.at, lambda c: make("div", squares.at(c), less_one)
+
+
+def _infer(
+    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, running_mean: Ref, running_var: Ref, eps: float
+) -> Ref:
+    dtype = compute_dtype(x.dtype)
+    if running_mean.dtype != x.dtype:
+        dtype = torch.promote_types(dtype, compute_dtype(running_mean.dtype))
+    return _batch_norm_apply(
+        ctx, x, weight, bias, lambda c: cast(running_mean.at(c), dtype),
+        lambda c: _inverse_std(cast(running_var.at(c), dtype), eps),
+    )
+
+
+def _empty(ctx: Lowering, position: int) -> Ref:
+    return ctx.pointwise(lambda at: const(0, ctx.meta(position).dtype), ctx.shape(position), ctx.meta(position).dtype)
+
+
+@lower(aten._native_batch_norm_legit_functional.default)
+def batch_norm_functional(
+    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, running_mean: Ref, running_var: Ref, training: bool,
+    momentum: float, eps: float,
+) -> tuple[Any, ...]:
+    if not training:
+        output = _infer(ctx, x, weight, bias, running_mean, running_var, eps)
+        return output, _empty(ctx, 1), _empty(ctx, 2), running_mean, running_var
+    output, mean, saved, at_mean, at_var = _train(ctx, x, weight, bias, eps)
+    used = ctx.used_outputs()
+    new_mean = _running(ctx, running_mean, at_mean, momentum) if 3 in used else None
+    new_var = _running(ctx, running_var, at_var, momentum) if 4 in used else None
+    return output, mean, saved, new_mean, new_var
+
+
+@lower(aten._native_batch_norm_legit_no_training.default)
+def batch_norm_inference(
+    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, running_mean: Ref, running_var: Ref,
+    momentum: float, eps: float,
+) -> tuple[Any, ...]:
+    output = _infer(ctx, x, weight, bias, running_mean, running_var, eps)
+    used = ctx.used_outputs()
+    return output, *(_empty(ctx, k) if k in used else None for k in (1, 2))
+
+
+@lower(aten._native_batch_norm_legit.no_stats)
+def batch_norm_no_stats(
+    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, training: bool, momentum: float, eps: float
+) -> tuple[Any, ...]:
+    return _train(ctx, x, weight, bias, eps)[:3]
+
+
+@lower(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+def native_batch_norm(
+    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, running_mean: Ref | None, running_var: Ref | None,
+    training: bool, momentum: float, eps: float,
+) -> tuple[Any, ...]:
+    if training or running_mean is None or running_var is None:
+        return _train(ctx, x, weight, bias, eps)[:3]
+    return batch_norm_inference(ctx, x, weight, bias, running_mean, running_var, momentum, eps)
+
+
+@lower(aten.native_layer_norm.default)
+def native_layer_norm(
+    ctx: Lowering, x: Ref, normalized: Sequence[Any], weight: Ref | None, bias: Ref | None, eps: float
+) -> tuple[Any, ...]:
+    first = ctx.meta(0)
+    dtype = compute_dtype(x.dtype)
+    lead = len(x.sizes) - len(normalized)
+    dims = list(range(lead, len(x.sizes)))
+    average, squares, _ = variance_nodes(ctx, x, dims, 0, dtype)
+    size = as_number(count(x.sizes, dims), dtype)
+
+    def inverse(at: At) -> Value:
+        return _inverse_std(make("div", squares.at(broadcast(at, squares.sizes)), size), eps)
+
+    saved = ctx.pointwise(inverse, average.sizes, dtype, label="layer_norm")
+
+    def body(at: At) -> Value:
+        row = broadcast(at, average.sizes)
+        return _centered(
+            cast(x.at(at), dtype), average.at(row), saved.at(row), _parameter(ctx, weight, at[lead:], dtype),
+            _parameter(ctx, bias, at[lead:], dtype),
+        )
+
+    output = ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="layer_norm")
+    return output, average, saved
+
+
+@lower(aten.native_group_norm.default)
+def native_group_norm(
+    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, n: Any, c: Any, hw: Any, groups: int, eps: float
+) -> tuple[Any, ...]:
+    dtype = compute_dtype(x.dtype)
+    channels = ctx.sizes.expr(c)
+    rows = (x.sizes[0], groups, simplify(channels // groups), product(x.sizes[2:]))
+    grouped = x.reshape(rows)
+    average, squares, _ = variance_nodes(ctx, grouped, [2, 3], 0, dtype)
+    size = as_number(product(rows[2:]), dtype)
+    saved = ctx.pointwise(
+        lambda at: _inverse_std(make("div", squares.at(at), size), eps), average.sizes, dtype, label="group_norm"
+    )
+    per_channel = None if weight is None else weight.reshape((groups, rows[2]))
+    shift = None if bias is None else bias.reshape((groups, rows[2]))
+
+    def body(at: At) -> Value:
+        row, channel = broadcast(at, average.sizes), [at[1], at[2]]
+        return _scale_shift(
+            cast(grouped.at(at), dtype), average.at(row), saved.at(row), _parameter(ctx, per_channel, channel, dtype),
+            _parameter(ctx, shift, channel, dtype),
+        )
+
+    output = ctx.pointwise(body, rows, ctx.meta(0).dtype, label="group_norm")
+    statistics = (x.sizes[0], groups)
+    return output.reshape(x.sizes), average.reshape(statistics), saved.reshape(statistics)
+
+
+@lower(aten._fused_rms_norm.default)
+def rms_norm(ctx: Lowering, x: Ref, normalized: Sequence[Any], weight: Ref | None, eps: float | None) -> tuple[Any, ...]:
+    first = ctx.meta(0)
+    dtype = compute_dtype(x.dtype)
+    lead = len(x.sizes) - len(normalized)
+    dims = list(range(lead, len(x.sizes)))
+    (total,) = ctx.reduction(
+        "sum", lambda at: make("mul", cast(x.at(at), dtype), cast(x.at(at), dtype)), x.sizes, dims, dtype, "rms_norm"
+    )
+    size = as_number(count(x.sizes, dims), dtype)
+    least = torch.finfo(x.dtype).eps if eps is None else eps
+    saved = ctx.pointwise(
+        lambda at: _inverse_std(make("div", total.at(at), size), least), total.sizes, dtype, label="rms_norm"
+    )
+
+    def body(at: At) -> Value:
+        value = make("mul", cast(x.at(at), dtype), saved.at(broadcast(at, saved.sizes)))
+        scale = _parameter(ctx, weight, at[lead:], dtype)
+        return value if scale is None else make("mul", value, scale)
+
+    return ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="rms_norm"), saved

@@ -1,0 +1,214 @@
+"""Reductions: sum, mean, max, var, softmax, ...
+
+In: graph nodes of reductions. Out: reduction nodes over the operand's shape, results kept with size 1
+until a view drops them, and the pointwise nodes around them. What always holds: sums of 16-bit floats
+accumulate in float32, sums of integers and bools in int64, as eager does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.index_expr import Expr, Index, product
+from inductor_backend.loop_ir.values import Value, cast, const, make
+from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_dims
+from inductor_backend.ops import compute_dtype
+
+
+def count(sizes: Sequence[Expr], dims: Iterable[int]) -> Expr:
+    """Number of elements that the dimensions hold."""
+    return product(sizes[dim] for dim in dims)
+
+
+def as_number(expr: Expr, dtype: torch.dtype) -> Value:
+    return const(expr, dtype) if isinstance(expr, int) else cast(make("index", attr=Index(expr)), dtype)
+
+
+def reduced_input(x: Ref, dtype: torch.dtype) -> Callable[[Sequence[Index]], Value]:
+    return lambda at: cast(x.at(at), dtype)
+
+
+def _finish(ctx: Lowering, result: Ref, dtype: torch.dtype) -> Ref:
+    """The kept-dims result in the node's shape and dtype."""
+    shaped = result.reshape(ctx.shape())
+    return shaped if result.dtype == dtype else ctx.pointwise(
+        lambda at: cast(shaped.at(at), dtype), ctx.shape(), dtype, label="to"
+    )
+
+
+@lower(aten.sum.default, aten.sum.dim_IntList)
+def sum_(ctx: Lowering, x: Ref, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Ref:
+    kept = normalize_dims(dims, len(x.sizes))
+    result = compute_dtype(ctx.meta().dtype)
+    (total,) = ctx.reduction("sum", reduced_input(x, result), x.sizes, kept, result)
+    return _finish(ctx, total, ctx.meta().dtype)
+
+
+@lower(aten.mean.default, aten.mean.dim)
+def mean(ctx: Lowering, x: Ref, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Ref:
+    kept = normalize_dims(dims, len(x.sizes))
+    result = compute_dtype(ctx.meta().dtype)
+    (total,) = ctx.reduction("sum", reduced_input(x, result), x.sizes, kept, result, label="mean")
+    shaped = total.reshape(ctx.shape())
+    size = as_number(count(x.sizes, kept), result)
+    return ctx.pointwise(lambda at: make("div", shaped.at(at), size))
+
+
+@lower(aten.prod.default, aten.prod.dim_int)
+def prod(ctx: Lowering, x: Ref, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Ref:
+    result = compute_dtype(ctx.meta().dtype)
+    dims = normalize_dims(dim, len(x.sizes))
+    (total,) = ctx.reduction("prod", reduced_input(x, result), x.sizes, dims, result)
+    return _finish(ctx, total, ctx.meta().dtype)
+
+
+def _plain(kind: str) -> Any:
+    def lowering(ctx: Lowering, x: Ref, dims: Any = None, keepdim: bool = False) -> Ref:
+        dtype = torch.bool if kind in ("any", "all") else compute_dtype(x.dtype)
+        (result,) = ctx.reduction(
+            kind, reduced_input(x, dtype), x.sizes, normalize_dims(dims, len(x.sizes)), dtype
+        )
+        return _finish(ctx, result, ctx.meta().dtype)
+
+    return lowering
+
+
+lower(aten.amax.default, aten.max.default)(_plain("max"))
+lower(aten.amin.default, aten.min.default)(_plain("min"))
+lower(aten.any.default, aten.any.dim, aten.any.dims)(_plain("any"))
+lower(aten.all.default, aten.all.dim, aten.all.dims)(_plain("all"))
+
+
+def _arg(kind: str) -> Any:
+    def lowering(ctx: Lowering, x: Ref, dim: Any = None, keepdim: bool = False) -> Ref:
+        source = x if dim is not None or len(x.sizes) <= 1 else x.reshape((product(x.sizes),))
+        dims = normalize_dims(dim, len(source.sizes))
+        (result,) = ctx.reduction(
+            kind, reduced_input(source, compute_dtype(x.dtype)), source.sizes, dims, torch.int64
+        )
+        return result.reshape(ctx.shape())
+
+    return lowering
+
+
+lower(aten.argmax.default)(_arg("argmax"))
+lower(aten.argmin.default)(_arg("argmin"))
+
+
+def _extreme_with_index(kind: str) -> Any:
+    def lowering(ctx: Lowering, x: Ref, dim: int, keepdim: bool = False) -> tuple[Ref, Ref]:
+        dims, dtype = normalize_dims(dim, len(x.sizes)), compute_dtype(x.dtype)
+        (value,) = ctx.reduction(kind, reduced_input(x, dtype), x.sizes, dims, x.dtype)
+        (where,) = ctx.reduction("arg" + kind, reduced_input(x, dtype), x.sizes, dims, torch.int64)
+        return value.reshape(ctx.shape(0)), where.reshape(ctx.shape(1))
+
+    return lowering
+
+
+lower(aten.max.dim)(_extreme_with_index("max"))
+lower(aten.min.dim)(_extreme_with_index("min"))
+
+
+def variance_nodes(ctx: Lowering, x: Ref, dims: list[int], correction: Any, dtype: torch.dtype) -> tuple[Ref, Ref, Value]:
+    """(mean, sum of squared distances, divisor), the first two with kept dims."""
+    average, squares = ctx.reduction("welford", reduced_input(x, dtype), x.sizes, dims, dtype, label="var")
+    size = as_number(count(x.sizes, dims), dtype)
+    return average, squares, make("maximum", make("sub", size, const(correction, dtype)), const(0, dtype))
+
+
+def _var_like(ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with_mean: bool) -> Any:
+    correction = 1 if correction is None else correction
+    first = ctx.meta(0) if with_mean else ctx.meta()
+    dtype = compute_dtype(first.dtype)
+    dims = normalize_dims(dim, len(x.sizes))
+    average, squares, divisor = variance_nodes(ctx, x, dims, correction, dtype)
+    shape = ctx.sizes.exprs(first.shape)
+    shaped = squares.reshape(shape)
+
+    def body(at: Sequence[Index]) -> Value:
+        value = make("div", shaped.at(at), divisor)
+        return make("sqrt", value) if root else value
+
+    result = ctx.pointwise(body, shape, first.dtype)
+    return (result, average.reshape(shape)) if with_mean else result
+
+
+@lower(aten.var.correction)
+def var(ctx: Lowering, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Ref:
+    return _var_like(ctx, x, dim, correction, root=False, with_mean=False)
+
+
+@lower(aten.std.correction)
+def std(ctx: Lowering, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Ref:
+    return _var_like(ctx, x, dim, correction, root=True, with_mean=False)
+
+
+@lower(aten.var_mean.correction)
+def var_mean(ctx: Lowering, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    return _var_like(ctx, x, dim, correction, root=False, with_mean=True)
+
+
+@lower(aten._softmax.default, aten._safe_softmax.default)
+def softmax(ctx: Lowering, x: Ref, dim: int, *unused: Any, **also_unused: Any) -> Ref:
+    """exp(x - max) / sum; a row of -inf gives NaN, or 0 for _safe_softmax."""
+    safe = ctx.node.target is aten._safe_softmax.default
+    sizes, dtype = x.sizes, compute_dtype(ctx.meta().dtype)
+    dims = normalize_dims(dim, len(sizes))
+    source = reduced_input(x, dtype)
+    (greatest,) = ctx.reduction("max", source, sizes, dims, dtype, label="softmax")
+
+    def numerator(at: Sequence[Index]) -> Value:
+        return make("exp", make("sub", source(at), greatest.at(broadcast(at, greatest.sizes))))
+
+    powers = ctx.pointwise(numerator, sizes, dtype, label="softmax")
+    (total,) = ctx.reduction("sum", powers.at, sizes, dims, dtype, label="softmax")
+
+    def body(at: Sequence[Index]) -> Value:
+        value = make("div", powers.at(at), total.at(broadcast(at, total.sizes)))
+        if not safe:
+            return value
+        empty = make("eq", greatest.at(broadcast(at, greatest.sizes)), const(float("-inf"), dtype))
+        return make("where", empty, const(0, dtype), value)
+
+    return ctx.pointwise(body)
+
+
+@lower(aten._log_softmax.default)
+def log_softmax(ctx: Lowering, x: Ref, dim: int, *unused: Any) -> Ref:
+    sizes, dtype = x.sizes, compute_dtype(ctx.meta().dtype)
+    dims = normalize_dims(dim, len(sizes))
+    source = reduced_input(x, dtype)
+    (greatest,) = ctx.reduction("max", source, sizes, dims, dtype, label="log_softmax")
+
+    def shifted(at: Sequence[Index]) -> Value:
+        return make("sub", source(at), greatest.at(broadcast(at, greatest.sizes)))
+
+    (total,) = ctx.reduction("sum", lambda at: make("exp", shifted(at)), sizes, dims, dtype, label="log_softmax")
+    return ctx.pointwise(lambda at: make("sub", shifted(at), make("log", total.at(broadcast(at, total.sizes)))))
+
+
+@lower(aten.logsumexp.default)
+def logsumexp(ctx: Lowering, x: Ref, dims: Any, keepdim: bool = False) -> Ref:
+    sizes, dtype = x.sizes, compute_dtype(ctx.meta().dtype)
+    kept = normalize_dims(dims, len(sizes))
+    source = reduced_input(x, dtype)
+    (greatest,) = ctx.reduction("max", source, sizes, kept, dtype)
+
+    def base(at: Sequence[Index]) -> Value:
+        """The maximum, 0 where it is infinite: inf - inf would be NaN."""
+        value = greatest.at(broadcast(at, greatest.sizes))
+        infinite = make("eq", make("abs", value), const(float("inf"), dtype))
+        return make("where", infinite, const(0, dtype), value)
+
+    (total,) = ctx.reduction(
+        "sum", lambda at: make("exp", make("sub", source(at), base(at))), sizes, kept, dtype
+    )
+    both = total.sizes
+    kept_result = ctx.pointwise(
+        lambda at: make("add", make("log", total.at(at)), base(at)), both, ctx.meta().dtype
+    )
+    return kept_result.reshape(ctx.shape())

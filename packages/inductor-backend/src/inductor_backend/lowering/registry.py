@@ -1,0 +1,244 @@
+"""The table of lowerings and the context they work in.
+
+In: a functional ATen graph, node by node. Out: entries of `LOWERINGS` (operator -> function) that turn
+one node into views, loop nodes or extern nodes through a `Lowering`. What always holds: a lowering
+returns a `Ref` (or a tuple of them) whose sizes and dtype are those of ``node.meta["val"]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.errors import unsupported
+from inductor_backend.index_expr import Expr, Index, contiguous_strides, variables
+from inductor_backend.loop_ir.nodes import (
+    Buffer,
+    BufferKind,
+    ExternNode,
+    Layout,
+    LoopNode,
+    Origin,
+    Program,
+    Store,
+    Strided,
+)
+from inductor_backend.loop_ir.values import Value, cast, const, make
+from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.ops import compute_dtype
+from inductor_backend.size_vars import SizeVars
+
+aten = torch.ops.aten
+
+LOWERINGS: dict[Any, Callable[..., Any]] = {}
+
+Body = Callable[[Sequence[Index]], Value]
+
+
+def lower(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers the lowering of operators; registering one twice is an error."""
+
+    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+        for target in targets:
+            if target in LOWERINGS:
+                raise ValueError(f"{target} has a lowering already: {LOWERINGS[target]}")
+            LOWERINGS[target] = fn
+        return fn
+
+    return register
+
+
+class Lowering:
+    """What lowerings work with: the program that grows, and the node being lowered. Mutable.
+
+    `node` is the current graph node; `consumers` tells lowerings which outputs of it are used.
+    """
+
+    def __init__(self, program: Program, sizes: SizeVars) -> None:
+        self.program, self.sizes = program, sizes
+        self.node: torch.fx.Node = None  # type: ignore[assignment]  # set before every lowering
+        self._count = 0
+        self._copies: dict[Any, Ref] = {}
+
+    # what the current node says ------------------------------------------------------------------
+
+    def meta(self, position: int | None = None) -> torch.Tensor:
+        """The fake result of the node (or of its output number `position`)."""
+        value = self.node.meta["val"]
+        return value if position is None else value[position]
+
+    def shape(self, position: int | None = None) -> tuple[Expr, ...]:
+        return self.sizes.exprs(self.meta(position).shape)
+
+    def strides(self, position: int | None = None) -> tuple[Expr, ...]:
+        return self.sizes.exprs(self.meta(position).stride())
+
+    def used_outputs(self) -> set[int]:
+        """Which outputs of a node with several are read by somebody."""
+        return {user.args[1] for user in self.node.users if user.target is _getitem}
+
+    def origin(self, label: str | None = None) -> Origin:
+        target = self.node.target
+        name = label or getattr(target, "_opname", None) or getattr(target, "__name__", str(target))
+        return Origin(self.node.meta.get("user_frame", "?"), self.node.name, str(name).strip("_"))
+
+    # making buffers and nodes --------------------------------------------------------------------
+
+    def _name(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}{self._count - 1}"
+
+    def buffer(
+        self, sizes: Sequence[Expr], dtype: torch.dtype, strides: Sequence[Expr] | None = None,
+        kind: BufferKind = BufferKind.TEMP, offset: Expr = 0,
+    ) -> Buffer:
+        """A new buffer, row-major unless strides are given."""
+        layout = Layout(tuple(sizes), tuple(strides) if strides is not None else contiguous_strides(sizes), offset)
+        made = Buffer(self._name("buf"), dtype, layout, kind)
+        self.program.buffers[made.name] = made
+        return made
+
+    def add_loop(
+        self, sizes: Sequence[Expr], reduced: Sequence[bool], stores: Sequence[Store], label: str | None = None,
+        after: tuple[str, ...] = (),
+    ) -> LoopNode:
+        node = LoopNode(
+            self._name("op"), tuple(sizes), tuple(reduced), tuple(stores), self.origin(label), after
+        )
+        self.program.nodes.append(node)
+        return node
+
+    def pointwise(
+        self, body: Body, sizes: Sequence[Expr] | None = None, dtype: torch.dtype | None = None,
+        strides: Sequence[Expr] | None = None, label: str | None = None,
+    ) -> Ref:
+        """A buffer filled by body(index). sizes, dtype and strides default to those of the node."""
+        if sizes is None:
+            sizes = self.shape()
+            strides = self.strides() if strides is None else strides
+        dtype = self.meta().dtype if dtype is None else dtype
+        buffer = self.buffer(sizes, dtype, self.dense(sizes, strides))
+        index = variables(sizes)
+        self.add_loop(sizes, [False] * len(sizes), [Store((buffer.name,), index, cast(body(index), dtype))], label)
+        return Ref.of(buffer)
+
+    @staticmethod
+    def dense(sizes: Sequence[Expr], strides: Sequence[Expr] | None) -> tuple[Expr, ...]:
+        """The strides where they fill memory without holes or overlap, else row-major ones."""
+        if strides is None:
+            return contiguous_strides(sizes)
+        expected: Expr = 1
+        order = sorted(
+            (k for k, size in enumerate(sizes) if not (isinstance(size, int) and size == 1)),
+            key=lambda k: (strides[k] if isinstance(strides[k], int) else 1 << 40, -k),
+        )
+        if not all(isinstance(stride, int) for stride in strides):
+            return tuple(strides)  # symbolic: a functional graph's result is dense
+        for k in order:
+            if strides[k] != expected:
+                return contiguous_strides(sizes)
+            expected = expected * sizes[k]
+        return tuple(strides)
+
+    def reduction(
+        self, kind: str, body: Body, sizes: Sequence[Expr], dims: Iterable[int], dtype: torch.dtype,
+        label: str | None = None,
+    ) -> tuple[Ref, ...]:
+        """The reduction of body over dims of the domain; results keep the dims with size 1."""
+        reduced = [k in set(dims) for k in range(len(sizes))]
+        kept = [1 if reduced[k] else size for k, size in enumerate(sizes)]
+        buffers = [self.buffer(kept, dtype) for _ in range(2 if kind == "welford" else 1)]
+        index = variables(sizes)
+        place = tuple(Index() if reduced[k] else index[k] for k in range(len(sizes)))
+        store = Store(tuple(buffer.name for buffer in buffers), place, body(index), kind)
+        self.add_loop(sizes, reduced, [store], label)
+        return tuple(Ref.of(buffer) for buffer in buffers)
+
+    def copy(self, ref: Ref, strides: Sequence[Expr] | None = None, label: str = "copy") -> Ref:
+        """The view's elements in a buffer of its own (remembered: the same copy is made once)."""
+        key = (ref.buffer.name, ref.sizes, ref.index, tuple(strides) if strides is not None else None)
+        if key not in self._copies:
+            self._copies[key] = self.pointwise(ref.at, ref.sizes, ref.dtype, strides, label)
+        return self._copies[key]
+
+    def strided(self, ref: Ref, strides: Sequence[Expr] | None = None) -> Strided:
+        """The view as an argument of an operator; copied first where no strides describe it, or where
+        they are not the ones asked for."""
+        layout = ref.strided()
+        if layout is None or (strides is not None and not same_strides(layout, strides)):
+            ref = self.copy(ref, strides)
+            layout = ref.buffer.layout
+        return Strided(ref.buffer.name, layout)
+
+    def extern(
+        self, target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, *,
+        used: set[int] | None = None, label: str | None = None, fallback: bool = False, sequential: bool = False,
+    ) -> Any:
+        """Calls an ATen operator with the node's result metadata. used: which outputs are needed (None:
+        the operator returns one tensor). Returns a Ref, or a tuple with None for unused outputs."""
+        values = self.node.meta["val"]
+        unpack = isinstance(values, (tuple, list))
+        metas = list(values) if unpack else [values]
+        buffers = [
+            self.buffer(self.sizes.exprs(m.shape), m.dtype, self.sizes.exprs(m.stride()), BufferKind.EXTERN)
+            if isinstance(m, torch.Tensor) and (used is None or k in used) else None
+            for k, m in enumerate(metas)
+        ]
+        node = ExternNode(
+            self._name("op"), target, tuple(args), dict(kwargs or {}), tuple(b and b.name for b in buffers), unpack,
+            self.origin(label), sequential, fallback,
+        )
+        self.program.nodes.append(node)
+        refs = tuple(Ref.of(buffer) if buffer is not None else None for buffer in buffers)
+        return refs if unpack else refs[0]
+
+    # making values -------------------------------------------------------------------------------
+
+    def element(self, operand: Any, position: Sequence[Index], dtype: torch.dtype) -> Value:
+        """The operand (view, number or size) broadcast at the position, converted to dtype."""
+        if isinstance(operand, Ref):
+            return cast(operand.at(broadcast(position, operand.sizes)), dtype)
+        if isinstance(operand, (bool, int, float)):
+            return const(operand, dtype)
+        if hasattr(operand, "free_symbols"):
+            return cast(make("index", attr=Index(operand)), dtype)
+        raise unsupported("lower", f"cannot use {operand!r} as an element", self.node)
+
+    def common_dtype(self, *operands: Any) -> torch.dtype:
+        """torch's promoted dtype of tensors and numbers (from the fake values of the node's arguments)."""
+        result: Any = None
+        for argument in operands:
+            fake = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+            result = fake if result is None else torch.empty((), dtype=torch.result_type(result, fake)) if (
+                not isinstance(result, torch.Tensor) or not isinstance(fake, torch.Tensor)
+            ) else fake.new_empty(fake.shape, dtype=torch.result_type(result, fake))
+        return result.dtype if isinstance(result, torch.Tensor) else torch.result_type(result, result)
+
+
+def _getitem_target() -> Any:
+    import operator
+
+    return operator.getitem
+
+
+_getitem = _getitem_target()
+
+
+def same_strides(layout: Layout, strides: Sequence[Expr]) -> bool:
+    """True where the strides agree in every dimension that has more than one element."""
+    return all(
+        a == b or (isinstance(size, int) and size <= 1)
+        for size, a, b in zip(layout.sizes, layout.strides, strides, strict=True)
+    )
+
+
+def normalize_dims(dims: Any, rank: int) -> list[int]:
+    """Dimensions as non-negative ints; all of them for None or an empty list."""
+    if dims is None or dims == []:
+        return list(range(rank))
+    return sorted({d % rank if rank else 0 for d in ([dims] if isinstance(dims, int) else dims)}) if rank else []
+
+
+__all__ = ["LOWERINGS", "Lowering", "aten", "compute_dtype", "lower", "normalize_dims", "same_strides"]

@@ -1,0 +1,220 @@
+"""View operators: index maps, no kernels.
+
+In: graph nodes of view operators. Out: `Ref`s. What always holds: no loop node is made here, except for
+`cat` and `stack`, which store each operand into its region of one buffer.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.errors import unsupported
+from inductor_backend.index_expr import Expr, Index, contiguous_strides, simplify, variables
+from inductor_backend.loop_ir.nodes import Store
+from inductor_backend.loop_ir.values import cast, const, make
+from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.registry import Lowering, aten, lower
+
+
+@lower(operator.getitem)
+def getitem(ctx: Lowering, values: Sequence[Any], position: int) -> Any:
+    return values[position]
+
+
+@lower(
+    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default,
+    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
+)
+def view(ctx: Lowering, x: Ref, *unused: Any) -> Ref:
+    """All of these keep the row-major order of elements, so the result's sizes say everything."""
+    return x.reshape(ctx.shape())
+
+
+@lower(
+    aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, aten.lift_fresh.default,
+    aten.contiguous.default, aten.clone.default,
+)
+def same(ctx: Lowering, x: Ref, **unused: Any) -> Ref:
+    """A copy is only a copy where somebody could see it: outputs and operators ask for their layout."""
+    return x
+
+
+@lower(aten.t.default)
+def t(ctx: Lowering, x: Ref) -> Ref:
+    return x.permute([1, 0]) if len(x.sizes) == 2 else x
+
+
+@lower(aten.transpose.int)
+def transpose(ctx: Lowering, x: Ref, a: int, b: int) -> Ref:
+    order = list(range(len(x.sizes)))
+    if order:
+        order[a], order[b] = order[b], order[a]
+    return x.permute(order)
+
+
+@lower(aten.permute.default)
+def permute(ctx: Lowering, x: Ref, order: Sequence[int]) -> Ref:
+    return x.permute([k % len(x.sizes) for k in order])
+
+
+@lower(aten.expand.default)
+def expand(ctx: Lowering, x: Ref, sizes: Any, **unused: Any) -> Ref:
+    return x.expand(ctx.shape())
+
+
+@lower(aten.unsqueeze.default)
+def unsqueeze(ctx: Lowering, x: Ref, dim: int) -> Ref:
+    return x.unsqueeze(dim % (len(x.sizes) + 1))
+
+
+@lower(aten.select.int)
+def select(ctx: Lowering, x: Ref, dim: int, at: Any) -> Ref:
+    dim = dim % len(x.sizes)
+    if isinstance(at, int) and at < 0:
+        at = simplify(at + x.sizes[dim])
+    return x.select(dim, at)
+
+
+@lower(aten.slice.Tensor)
+def slice_tensor(ctx: Lowering, x: Ref, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Ref:
+    dim = dim % len(x.sizes)
+    size = x.sizes[dim]
+    start = 0 if start is None else start
+    if isinstance(start, int) and start < 0:
+        start = max(simplify(start + size), 0) if isinstance(size, int) else simplify(start + size)
+    if isinstance(start, int) and isinstance(size, int):
+        start = min(start, size)
+    return x.slice(dim, start, ctx.shape()[dim], step)
+
+
+@lower(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
+def split(ctx: Lowering, x: Ref, unused: Any, dim: int = 0) -> tuple[Ref, ...]:
+    dim = dim % len(x.sizes)
+    start: Expr = 0
+    parts = []
+    for fake in ctx.node.meta["val"]:
+        length = ctx.sizes.expr(fake.shape[dim])
+        parts.append(x.slice(dim, start, length))
+        start = simplify(start + length)
+    return tuple(parts)
+
+
+@lower(aten.unbind.int)
+def unbind(ctx: Lowering, x: Ref, dim: int = 0) -> tuple[Ref, ...]:
+    dim = dim % len(x.sizes)
+    return tuple(x.select(dim, k) for k in range(ctx.sizes.static(x.sizes[dim], "unbind")))
+
+
+@lower(aten.as_strided.default)
+def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = None) -> Ref:
+    """Strides count in the memory that eager would have; that is ours where the view is a whole,
+    row-major buffer."""
+    layout = x.strided()
+    if layout is None or layout.strides != contiguous_strides(layout.sizes) or layout.offset != 0 or offset is None:
+        raise unsupported("lower", "as_strided of a tensor that is not a whole row-major buffer", ctx.node)
+    flat = x.reshape((layout.numel,))
+    position = Index(ctx.sizes.expr(offset))
+    new = variables(ctx.shape())
+    for index, stride in zip(new, strides, strict=True):
+        position = position + index * ctx.sizes.expr(stride)
+    return flat.remap(ctx.shape(), [position])
+
+
+@lower(aten.flip.default)
+def flip(ctx: Lowering, x: Ref, dims: Sequence[int]) -> Ref:
+    return x.flip([dim % len(x.sizes) for dim in dims])
+
+
+@lower(aten.repeat.default)
+def repeat(ctx: Lowering, x: Ref, repeats: Sequence[Any]) -> Ref:
+    lead = len(repeats) - len(x.sizes)
+    inner = (*[1] * lead, *x.sizes)
+    outer = ctx.sizes.exprs(repeats)
+    interleaved = [size for pair in zip(outer, inner, strict=True) for size in pair]
+    padded = x.reshape(inner)
+    position = variables(interleaved)
+    wide = padded.remap(interleaved, [position[2 * k + 1] for k in range(len(inner))])
+    return wide.reshape(ctx.shape())
+
+
+@lower(aten.unfold.default)
+def unfold(ctx: Lowering, x: Ref, dim: int, size: int, step: int) -> Ref:
+    dim = dim % len(x.sizes)
+    new = variables(ctx.shape())
+    position = list(new[:-1])
+    position[dim] = new[dim] * step + new[-1]
+    return x.remap(ctx.shape(), position)
+
+
+@lower(aten.diagonal.default)
+def diagonal(ctx: Lowering, x: Ref, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Ref:
+    rank = len(x.sizes)
+    dim1, dim2 = dim1 % rank, dim2 % rank
+    new = list(variables(ctx.shape()))
+    along = new.pop()
+    position: list[Index] = []
+    for k in range(rank):
+        if k == dim1:
+            position.append(along + max(-offset, 0))
+        elif k == dim2:
+            position.append(along + max(offset, 0))
+        else:
+            position.append(new.pop(0))
+    return x.remap(ctx.shape(), position)
+
+
+@lower(aten.cat.default)
+def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
+    """One buffer, one store of a region for each part."""
+    sizes, dtype = ctx.shape(), ctx.meta().dtype
+    dim = dim % len(sizes)
+    parts = [part for part in parts if len(part.sizes) == len(sizes) and part.sizes[dim] != 0]
+    buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, ctx.strides()))
+    start: Expr = 0
+    for part in parts:
+        index = list(variables(part.sizes))
+        value = cast(part.at(index), dtype)
+        index[dim] = index[dim] + start
+        ctx.add_loop(part.sizes, [False] * len(sizes), [Store((buffer.name,), tuple(index), value)], "cat")
+        start = simplify(start + part.sizes[dim])
+    return Ref.of(buffer)
+
+
+@lower(aten.stack.default)
+def stack(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
+    dim = dim % (len(parts[0].sizes) + 1)
+    return cat(ctx, [part.unsqueeze(dim) for part in parts], dim)
+
+
+@lower(aten.constant_pad_nd.default)
+def constant_pad_nd(ctx: Lowering, x: Ref, pads: Sequence[Any], value: Any = 0) -> Ref:
+    """Reads inside the operand, the constant outside it."""
+    rank, dtype = len(x.sizes), ctx.meta().dtype
+    before: list[Expr] = [0] * rank
+    padded = [False] * rank
+    for k in range(len(pads) // 2):
+        low, high = ctx.sizes.expr(pads[2 * k]), ctx.sizes.expr(pads[2 * k + 1])
+        before[rank - 1 - k] = low
+        padded[rank - 1 - k] = not (low == 0 and high == 0)
+
+    def body(at: Sequence[Index]) -> Any:
+        inside = None
+        position = [index - before[k] for k, index in enumerate(at)]
+        for k in range(rank):
+            if not padded[k]:
+                continue
+            here = make("index", attr=position[k])
+            size = make("index", attr=Index(x.sizes[k]))
+            test = make("bit_and", make("ge", here, const(0, torch.int64)), make("lt", here, size))
+            inside = test if inside is None else make("bit_and", inside, test)
+        if inside is None:
+            return x.at(position)
+        return make("masked_load", inside, const(value, dtype), attr=(x.buffer.name, x.place(position), x.dtype))
+
+    return ctx.pointwise(body, label="pad")
+
+

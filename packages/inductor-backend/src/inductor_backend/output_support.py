@@ -1,0 +1,49 @@
+"""What generated modules import: loading their library, arena views, example inputs and timing.
+
+In: the texts and specifications in a generated module. Out: callables and tensors. What always holds:
+nothing here is called per call of a static graph (`arena_view` serves symbolic sizes).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.arena_pool import ArenaPool
+from inductor_backend.runtime.build_cpp import Library, build
+
+__all__ = ["ArenaPool", "arena_view", "example_tensor", "load_library", "report"]
+
+
+def load_library(sources: Sequence[str], name: str, ready: Library | None) -> Library:
+    """The compiled sources. ready: a library loaded from a stored binary; then nothing is compiled."""
+    return ready if ready is not None else build(sources, name=name)
+
+
+def arena_view(
+    arena: torch.Tensor, offset: int, dtype: torch.dtype, sizes: Sequence[int], strides: Sequence[int], start: int
+) -> torch.Tensor:
+    """A strided view of the arena's bytes; offset: in bytes; start: in elements."""
+    flat = arena[offset : offset + (arena.numel() - offset) // dtype.itemsize * dtype.itemsize].view(dtype)
+    return flat.as_strided(sizes, strides, flat.storage_offset() + start)
+
+
+def example_tensor(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Random values; integers are zeros, which are valid indices everywhere."""
+    result = torch.empty_strided(sizes, strides, dtype=dtype)
+    return result.copy_(torch.rand(tuple(sizes))) if dtype.is_floating_point else result.zero_()
+
+
+def report(call: Callable[[list[Any]], Sequence[Any]], inputs: Callable[[], list[Any]], calls: int = 20) -> None:
+    """Prints the median time of a call."""
+    example = inputs()
+    call(list(example))
+    times = []
+    for _ in range(calls):
+        start = time.perf_counter()
+        call(list(example))
+        times.append(time.perf_counter() - start)
+    print(f"median of {calls} calls: {sorted(times)[calls // 2] * 1e3:.3f} ms")

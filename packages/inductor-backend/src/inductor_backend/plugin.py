@@ -1,0 +1,32 @@
+"""Registration of the backend; imports nothing heavy.
+
+In: nothing. Out: the hook `tracer_backends`. What always holds: the compiler itself is imported when the
+first graph is compiled.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+from tracer_core.plugin_api import Backend, hookimpl
+
+BACKEND = Backend(
+    name="inductor",
+    compile="inductor_backend.compile_graph:compile_graph",
+    description="fused C++ kernels for the CPU",
+    ir="aten",
+    decompositions="inductor_backend.decompositions:decompositions",
+    shapes="symbolic",
+    devices=frozenset({"cpu"}),
+    modes=MappingProxyType({"default": "fused kernels, operators as PyTorch has them"}),
+    options="inductor_backend.options:InductorOptions",
+    check="inductor_backend.toolchain_check:check",
+    serialize="inductor_backend.serialize:serialize",
+    deserialize="inductor_backend.serialize:deserialize",
+)
+
+
+@hookimpl
+def tracer_backends() -> list[Backend]:
+    """The backends of this distribution."""
+    return [BACKEND]

@@ -1,0 +1,56 @@
+"""Which node must run before which.
+
+In: a `Program` in program order. Out: `Dependencies`. What always holds: a reader follows the writers
+of its buffer that precede it in program order, a writer of an input follows the earlier readers of it,
+and operators that draw random numbers keep their order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inductor_backend.loop_ir.nodes import ExternNode, Node, Program
+
+
+@dataclass(slots=True)
+class Dependencies:
+    """before: node name -> names that must run earlier. readers, writers: buffer -> nodes, in order.
+    Mutable while it is built."""
+
+    before: dict[str, set[str]] = field(default_factory=dict)
+    readers: dict[str, list[Node]] = field(default_factory=dict)
+    writers: dict[str, list[Node]] = field(default_factory=dict)
+
+
+def dependencies(program: Program) -> Dependencies:
+    """The dependencies of all nodes."""
+    found = Dependencies()
+    last_sequential: str | None = None
+    for node in program.nodes:
+        before = found.before.setdefault(node.name, set(node.after))
+        for buffer in node.reads():
+            before.update(writer.name for writer in found.writers.get(buffer, ()))
+            found.readers.setdefault(buffer, []).append(node)
+        for buffer in node.writes:
+            before.update(reader.name for reader in found.readers.get(buffer, ()))
+            found.writers.setdefault(buffer, []).append(node)
+        before.discard(node.name)
+        if isinstance(node, ExternNode) and node.sequential:
+            if last_sequential is not None:
+                before.add(last_sequential)
+            last_sequential = node.name
+    return found
+
+
+def live_nodes(program: Program) -> list[Node]:
+    """The nodes whose results somebody sees, in order (the rest is dead)."""
+    needed = set(program.output_names)
+    inputs = {name for name, buffer in program.buffers.items() if buffer.kind.value == "input"}
+    kept: list[Node] = []
+    for node in reversed(program.nodes):
+        visible = any(name in needed or name in inputs for name in node.writes)
+        if visible or (isinstance(node, ExternNode) and node.sequential):
+            kept.append(node)
+            needed |= node.reads()
+            needed |= {name for name in node.after}
+    return kept[::-1]

@@ -1,0 +1,176 @@
+"""Fusion: which loop nodes become one kernel.
+
+In: a `Program` after inlining. Out: a `Plan`: groups in an order that respects every dependency, and
+the refusals with their reasons. What always holds: a node joins a group only if `legal` agrees and no
+path leads out of the group and back into it; among legal groups the one that saves most memory traffic
+wins (`score`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from inductor_backend.index_expr import product
+from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node, Program
+from inductor_backend.schedule.dependencies import Dependencies, dependencies
+from inductor_backend.schedule.inline import redomain
+from inductor_backend.schedule.legal import LARGEST_ARGUMENTS, Domain, Joined, Refused, check_values, squeezed, unify
+from inductor_backend.schedule.score import keeps_threads_busy, shared_bytes
+from inductor_backend.size_vars import SizeVars
+
+
+@dataclass(slots=True)
+class Group:
+    """Loop nodes that share one kernel, over one domain; or one extern node. Mutable while fusing.
+
+    number: its bit in ancestor masks. ancestors: mask of groups that must run before it.
+    """
+
+    number: int
+    nodes: list[Node]
+    domain: Domain | None
+    ancestors: int = 0
+    position: int = 0
+    buffers: set[str] = field(default_factory=set)
+
+    @property
+    def loops(self) -> list[LoopNode]:
+        return [node for node in self.nodes if isinstance(node, LoopNode)]
+
+    @property
+    def extern(self) -> ExternNode | None:
+        first = self.nodes[0]
+        return first if isinstance(first, ExternNode) else None
+
+
+@dataclass(slots=True)
+class Plan:
+    """groups: in execution order. refusals: (node, group's first node, reason)."""
+
+    groups: list[Group]
+    refusals: list[tuple[str, str, str]]
+
+
+class Fusion:
+    """Puts nodes into groups one by one, in program order. Mutable."""
+
+    def __init__(self, program: Program, sizes: SizeVars, fuel: int | None = None) -> None:
+        self.program, self.sizes, self.fuel = program, sizes, fuel
+        self.deps: Dependencies = dependencies(program)
+        self.groups: list[Group] = []
+        self.home: dict[str, Group] = {}
+        self.touching: dict[str, list[Group]] = {}
+        self.refusals: list[tuple[str, str, str]] = []
+        self.mutated = frozenset(
+            name for node in program.nodes for name in node.writes
+            if program.buffers[name].kind is BufferKind.INPUT
+        )
+
+    def run(self) -> Plan:
+        for position, node in enumerate(self.program.nodes):
+            if isinstance(node, LoopNode):
+                self.place(squeezed(node), position)
+            else:
+                self.new_group(node, None, position)
+        return Plan(self.ordered(), self.refusals)
+
+    def required(self, node: Node) -> list[Group]:
+        return list({id(g): g for g in (self.home[name] for name in self.deps.before[node.name] if name in self.home)}.values())
+
+    def new_group(self, node: Node, domain: Domain | None, position: int) -> None:
+        group = Group(len(self.groups), [node], domain, position=position)
+        self.groups.append(group)
+        self.adopt(group, node)
+
+    def adopt(self, group: Group, node: Node) -> None:
+        """Updates the ancestor masks and the buffer table for a node that is now in the group."""
+        self.home[node.name] = group
+        for other in self.required(node):
+            if other is not group:
+                group.ancestors |= other.ancestors | (1 << other.number)
+        bit = 1 << group.number
+        for other in self.groups:
+            if other.ancestors & bit:
+                other.ancestors |= group.ancestors
+        for buffer in {*node.reads(), *node.writes}:
+            group.buffers.add(buffer)
+            groups = self.touching.setdefault(buffer, [])
+            if group not in groups:
+                groups.append(group)
+
+    def place(self, node: LoopNode, position: int) -> None:
+        best: tuple[int, Group, Joined] | None = None
+        for group, shared in self.candidates(node):
+            score = shared_bytes(self.program, self.sizes, shared)
+            if best is not None and score <= best[0]:
+                continue
+            joined = self.try_join(group, node)
+            if isinstance(joined, Refused):
+                self.refusals.append((node.name, group.nodes[0].name, joined.reason))
+            else:
+                best = (score, group, joined)
+        if best is None or (self.fuel is not None and self.fuel <= 0):
+            self.new_group(node, Domain(node.sizes, node.reduced), position)
+            return
+        if self.fuel is not None:
+            self.fuel -= 1
+        _, group, joined = best
+        if joined.by is not None:
+            group.nodes = [
+                redomain(member, joined.domain.sizes, joined.domain.reduced, joined.by) for member in group.loops
+            ]
+        group.domain = joined.domain
+        group.nodes.append(joined.node)
+        group.position = position
+        self.adopt(group, joined.node)
+
+    def candidates(self, node: LoopNode) -> list[tuple[Group, set[str]]]:
+        """Loop groups that touch a buffer of the node, with the buffers shared, latest first."""
+        found: dict[int, tuple[Group, set[str]]] = {}
+        for buffer in {*node.reads(), *node.writes}:
+            for group in self.touching.get(buffer, ())[-8:]:
+                if group.domain is not None:
+                    found.setdefault(group.number, (group, set()))[1].add(buffer)
+        return [found[number] for number in sorted(found, reverse=True)]
+
+    def try_join(self, group: Group, node: LoopNode) -> Joined | Refused:
+        assert group.domain is not None
+        bit = 1 << group.number
+        if any(other.ancestors & bit for other in self.required(node) if other is not group):
+            return Refused("something between the two runs outside the group")
+        if len(group.buffers | node.reads() | set(node.writes)) > LARGEST_ARGUMENTS:
+            return Refused("too many buffers for one kernel")
+        joined = unify(group.domain, node)
+        if isinstance(joined, Refused):
+            return joined
+        members = group.loops
+        if joined.by is not None:
+            members = [redomain(m, joined.domain.sizes, joined.domain.reduced, joined.by) for m in members]
+        refused = check_values(members, joined.node, self.mutated)
+        if refused is not None:
+            return refused
+        domain = joined.domain
+        if any(domain.reduced) and not keeps_threads_busy(self.sizes, product(domain.outer), product(domain.inner)):
+            return Refused("too few rows for the threads: a reduction this long runs alone")
+        return joined
+
+    def ordered(self) -> list[Group]:
+        """Topological order that stays close to program order."""
+        waiting = sorted(self.groups, key=lambda g: g.position)
+        done, result = 0, []
+        while waiting:
+            for place, group in enumerate(waiting):
+                if group.ancestors & ~done == 0:
+                    result.append(waiting.pop(place))
+                    done |= 1 << group.number
+                    break
+            else:
+                raise AssertionError("fusion made a cycle of groups")
+        return result
+
+
+def fuse(program: Program, sizes: SizeVars, fuel: int | None = None) -> Plan:
+    """Groups of one program. fuel: the number of fusions allowed (None: all), to bisect a wrong result."""
+    return Fusion(program, sizes, fuel).run()
+
+

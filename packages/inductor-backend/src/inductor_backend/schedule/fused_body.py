@@ -1,0 +1,165 @@
+"""One group of loop nodes as one kernel body: phases over a shared row.
+
+In: the nodes of a group over one domain. Out: a `KernelBody`. What always holds: a phase runs once over
+the reduced dimensions of each row; what it reduces is a register that later phases read; a pointwise
+value that a later phase needs is computed again where that is cheap, loaded again where it is stored
+anyway, or kept in a row buffer; buffers that nobody outside the group reads are not stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from inductor_backend.index_expr import Index, product
+from inductor_backend.loop_ir.nodes import LoopNode, Origin, Program, Store, loads_of
+from inductor_backend.loop_ir.values import Rewriter, Value, cast, load
+from inductor_backend.ops import compute_dtype
+from inductor_backend.schedule.legal import Domain
+from inductor_backend.schedule.score import LARGEST_ROW, is_cheap
+from inductor_backend.size_vars import SizeVars
+
+
+@dataclass(slots=True)
+class Phase:
+    """row: stores done once a row, before the loop over the row; stores, reductions: done in that loop."""
+
+    row: list[Store] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    reductions: list[Store] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class KernelBody:
+    """What a kernel computes. registers: reduction result -> dtype. row_buffers: buffer -> dtype.
+    stored: buffers written to memory. Mutable while it is built."""
+
+    domain: Domain
+    phases: list[Phase]
+    registers: dict[str, torch.dtype]
+    row_buffers: dict[str, torch.dtype]
+    origins: list[Origin]
+
+    @property
+    def writes(self) -> set[str]:
+        return {
+            name for phase in self.phases for store in (*phase.row, *phase.stores) for name in store.buffers
+            if name not in self.row_buffers
+        }
+
+    def values(self) -> list[Value]:
+        return [
+            store.value for phase in self.phases for store in (*phase.row, *phase.stores, *phase.reductions)
+        ]
+
+    def reads(self) -> set[str]:
+        return {
+            found.buffer for found in loads_of(self.values())
+            if found.buffer not in self.registers and found.buffer not in self.row_buffers
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A value that an earlier node of the group computed."""
+
+    value: Value
+    phase: int
+    index: tuple[Index, ...]
+    register: bool
+    in_row: bool
+
+
+class BodyBuilder:
+    """Puts the nodes of a group into phases, in program order. Mutable."""
+
+    def __init__(
+        self, program: Program, domain: Domain, nodes: list[LoopNode], needed_outside: Callable[[str], bool], sizes: SizeVars,
+        rows: bool,
+    ) -> None:
+        self.program, self.domain, self.nodes = program, domain, nodes
+        self.needed_outside, self.sizes = needed_outside, sizes
+        self.body = KernelBody(domain, [], {}, {}, [origin for node in nodes for origin in node.origins])
+        self.known: dict[str, _Known] = {}
+        row = sizes.upper(product(domain.inner))
+        self.row_fits = rows and row is not None and row <= LARGEST_ROW and any(domain.reduced)
+
+    def build(self) -> KernelBody:
+        for node in self.nodes:
+            self.add(node)
+        return self.body
+
+    def phase(self, number: int) -> Phase:
+        while len(self.body.phases) <= number:
+            self.body.phases.append(Phase())
+        return self.body.phases[number]
+
+    def add(self, node: LoopNode) -> None:
+        for store in node.stores:
+            when = self.when(store)
+            rewrite = Rewriter(None, lambda found, index, when=when: self.hand_over(found, when))
+            value = rewrite(store.value)
+            index = tuple(rewrite.index(i) for i in store.index)
+            if store.reduce is not None:
+                self.add_reduction(Store(store.buffers, index, value, store.reduce), when)
+            else:
+                self.add_store(Store(store.buffers, index, value), when)
+
+    def when(self, store: Store) -> int:
+        """The first phase in which everything the store reads is there."""
+        phases = [0]
+        for found in loads_of([store.value]):
+            known = self.known.get(found.buffer)
+            if known is not None:
+                phases.append(known.phase + 1 if known.register else known.phase)
+        return max(phases)
+
+    def hand_over(self, found: Value, when: int) -> Value | None:
+        """What replaces a load of a value that the group computed."""
+        known = self.known.get(found.buffer)
+        if known is None or known.register:
+            return None
+        if known.phase == when or not known.in_row or is_cheap(known.value):
+            return known.value
+        if self.needed_outside(found.buffer):
+            return None  # it is in memory, and still in the cache
+        if not self.row_fits:
+            return known.value
+        name = found.buffer
+        if name not in self.body.row_buffers:
+            self.body.row_buffers[name] = compute_dtype(self.program.buffers[name].dtype)
+            self.phase(known.phase).stores.append(Store((name,), known.index, known.value))
+        return None
+
+    def add_reduction(self, store: Store, when: int) -> None:
+        self.phase(when).reductions.append(store)
+        for name in store.buffers:
+            dtype = compute_dtype(self.program.buffers[name].dtype)
+            self.body.registers[name] = dtype
+            register = load(name, store.index, self.program.buffers[name].dtype)
+            self.known[name] = _Known(register, when, store.index, True, False)
+            if self.needed_outside(name):
+                self.phase(when + 1).row.append(Store((name,), store.index, register))
+
+    def add_store(self, store: Store, when: int) -> None:
+        (name,) = store.buffers
+        in_row = any(self.domain.reduced[p] for p in store.value.variables) or any(
+            self.domain.reduced[p] for index in store.index for p in index.variables()
+        )
+        value = cast(store.value, self.program.buffers[name].dtype)
+        self.known[name] = _Known(value, when, store.index, False, in_row)
+        if self.needed_outside(name):
+            phase = self.phase(when)
+            in_loop = in_row or not any(self.domain.reduced)
+            (phase.stores if in_loop else phase.row).append(Store(store.buffers, store.index, value))
+
+
+def kernel_body(
+    program: Program, domain: Domain, nodes: list[LoopNode], needed_outside: Callable[[str], bool], sizes: SizeVars,
+    rows: bool = True,
+) -> KernelBody:
+    """The fused body of a group. needed_outside: whether a buffer must be in memory afterwards.
+    rows: row buffers may be used (the kernel walks rows, not columns)."""
+    return BodyBuilder(program, domain, nodes, needed_outside, sizes, rows).build()

@@ -1,0 +1,112 @@
+"""Computing cheap or single-use pointwise producers inside their readers.
+
+In: a `Program`. Out: the program with such producers substituted into the bodies that load them. What
+always holds: a load is replaced by the producer's value at the load's own index, so any view between
+the two is honoured; a producer that an operator or the caller reads keeps its buffer (it may be inlined
+elsewhere all the same); nothing moves past a write to an input that it reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from inductor_backend.index_expr import Index, variables
+from inductor_backend.loop_ir.nodes import BufferKind, LoopNode, Node, Program, Store
+from inductor_backend.loop_ir.values import Rewriter, Value, cast
+from inductor_backend.ops import compute_dtype
+from inductor_backend.schedule.dependencies import live_nodes
+from inductor_backend.schedule.score import worth_inlining
+
+
+def redomain(node: LoopNode, sizes: tuple, reduced: tuple, by: tuple[Index, ...]) -> LoopNode:
+    """The node over another domain: variable p becomes ``by[p]``."""
+    rewrite = Rewriter(by)
+    stores = tuple(
+        replace(store, index=tuple(rewrite.index(i) for i in store.index), value=rewrite(store.value))
+        for store in node.stores
+    )
+    return replace(node, sizes=sizes, reduced=reduced, stores=stores)
+
+
+class Inliner:
+    """One pass over the program in order, so that chains collapse into their last reader. Mutable."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.nodes: dict[str, Node] = {node.name: node for node in live_nodes(program)}
+        self.refusals: list[tuple[str, str]] = []
+        self.readers: dict[str, dict[str, None]] = {}  # dicts: ordered sets
+        for node in self.nodes.values():
+            for buffer in node.reads():
+                self.readers.setdefault(buffer, {})[node.name] = None
+        self.mutated = {
+            name for node in self.nodes.values() for name in node.writes
+            if program.buffers[name].kind is BufferKind.INPUT
+        }
+
+    def run(self) -> list[tuple[str, str]]:
+        """Inlines what it can; returns (node, why it was not inlined)."""
+        for name in list(self.nodes):
+            node = self.nodes[name]
+            if isinstance(node, LoopNode):
+                reason = self.inline(node)
+                if reason is not None:
+                    self.refusals.append((name, reason))
+        self.program.nodes = list(self.nodes.values())
+        self.program.nodes = live_nodes(self.program)
+        return self.refusals
+
+    def inline(self, node: LoopNode) -> str | None:
+        if len(node.stores) != 1 or node.is_reduction:
+            return "a reduction" if node.is_reduction else "several stores"
+        (buffer,) = node.stores[0].buffers
+        if self.program.buffers[buffer].kind is BufferKind.INPUT or not self.is_plain(node):
+            return "writes a region or an input"
+        if node.reads() & self.mutated:
+            return "reads an input that the graph overwrites"
+        readers = [self.nodes[name] for name in self.readers.get(buffer, ())]
+        loops = [reader for reader in readers if isinstance(reader, LoopNode)]
+        if not loops:
+            return "read by operators or the caller only"
+        kept = buffer in self.program.output_names or len(loops) < len(readers)
+        loads = [[load for load in reader.loads() if load.buffer == buffer] for reader in loops]
+        reason = worth_inlining(node, loops, loads)
+        if kept and reason is None and node.reads():
+            reason = "its buffer is needed anyway"
+        if reason is None:
+            for reader in loops:
+                self.substitute(node, buffer, reader)
+        return reason
+
+    def is_plain(self, node: LoopNode) -> bool:
+        """Its store covers the whole buffer, each element once, at the loop variables themselves."""
+        (store,) = node.stores
+        sizes = self.program.buffers[store.buffers[0]].layout.sizes
+        return node.sizes == sizes and store.index == variables(sizes)
+
+    def substitute(self, node: LoopNode, buffer: str, reader: LoopNode) -> None:
+        value = node.stores[0].value
+        dtype = compute_dtype(self.program.buffers[buffer].dtype)
+
+        def on_load(load: Value, index: tuple[Index, ...]) -> Value | None:
+            # A masked load stays: the producer's own loads would have to be masked one by one.
+            if load.buffer != buffer or load.name != "load":
+                return None
+            return cast(Rewriter(index)(value), dtype)
+
+        rewrite = Rewriter(None, on_load)
+        stores = tuple(
+            Store(s.buffers, tuple(rewrite.index(i) for i in s.index), rewrite(s.value), s.reduce)
+            for s in reader.stores
+        )
+        origins = tuple(dict.fromkeys((*reader.inlined, *node.origins)))
+        self.nodes[reader.name] = replace(reader, stores=stores, inlined=origins)
+        still = self.nodes[reader.name].reads()
+        if buffer not in still:
+            self.readers[buffer].pop(reader.name, None)
+        for name in still:
+            self.readers.setdefault(name, {})[reader.name] = None
+
+
+def inline(program: Program) -> list[tuple[str, str]]:
+    return Inliner(program).run()

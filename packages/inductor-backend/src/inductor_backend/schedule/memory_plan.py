@@ -1,0 +1,103 @@
+"""Where intermediate buffers live.
+
+In: groups in execution order and which buffers each touches. Out: a `MemoryPlan`: byte offsets into one
+arena, per-call tensors, and after which step an operator's result may be dropped. What always holds:
+two buffers overlap in the arena only if one is dead before the other is written; outputs are never in
+the arena; offsets are multiples of 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from inductor_backend.index_expr import Expr, simplify
+from inductor_backend.loop_ir.nodes import Buffer
+
+ALIGNMENT = 64
+
+
+@dataclass(slots=True)
+class Life:
+    """First and last step that touches a buffer's memory."""
+
+    first: int
+    last: int
+
+
+@dataclass(slots=True)
+class MemoryPlan:
+    """offsets: storage -> byte offset in the arena. size: bytes of the arena. drop_after: step -> names of
+    tensors whose last use it is."""
+
+    offsets: dict[str, Expr] = field(default_factory=dict)
+    size: Expr = 0
+    drop_after: dict[int, list[str]] = field(default_factory=dict)
+
+
+def lives(touched: Sequence[Sequence[str]]) -> dict[str, Life]:
+    """The life of each storage; touched: for each step the storages it reads or writes."""
+    found: dict[str, Life] = {}
+    for step, names in enumerate(touched):
+        for name in names:
+            found.setdefault(name, Life(step, step)).last = step
+    return found
+
+
+def nbytes(buffer: Buffer) -> Expr:
+    return simplify(buffer.layout.extent * buffer.dtype.itemsize)
+
+
+def aligned(size: Expr) -> Expr:
+    if isinstance(size, int):
+        return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    return simplify(((size + ALIGNMENT - 1) // ALIGNMENT) * ALIGNMENT)
+
+
+def plan_memory(arena: dict[str, Buffer], life: dict[str, Life], tensors: Sequence[str]) -> MemoryPlan:
+    """arena: buffers to place; tensors: names of per-call tensors that may be dropped early."""
+    plan = MemoryPlan()
+    for name in tensors:
+        if name in life:
+            plan.drop_after.setdefault(life[name].last, []).append(name)
+    static = {name: aligned(nbytes(b)) for name, b in arena.items()}
+    if all(isinstance(size, int) for size in static.values()):
+        _place_static({n: int(s) for n, s in static.items()}, life, plan)
+    else:
+        _place_slots(static, life, plan)
+    return plan
+
+
+def _place_static(sizes: dict[str, int], life: dict[str, Life], plan: MemoryPlan) -> None:
+    """Largest first, each at the lowest offset that is free during its whole life."""
+    placed: list[tuple[int, int, Life]] = []
+    total = 0
+    for name in sorted(sizes, key=lambda n: (-sizes[n], life[n].first)):
+        mine, size, offset = life[name], sizes[name], 0
+        for start, stop, other in sorted(placed, key=lambda p: p[:2]):
+            if other.last < mine.first or mine.last < other.first:
+                continue
+            if start - offset >= size:
+                break
+            offset = max(offset, stop)
+        placed.append((offset, offset + size, mine))
+        plan.offsets[name] = offset
+        total = max(total, offset + size)
+    plan.size = total
+
+
+def _place_slots(sizes: dict[str, Expr], life: dict[str, Life], plan: MemoryPlan) -> None:
+    """Symbolic sizes cannot be compared, so a slot is used again only by buffers of the same size."""
+    slots: list[tuple[Expr, Expr, int]] = []  # (size, offset, last step)
+    total: Expr = 0
+    for name in sorted(sizes, key=lambda n: life[n].first):
+        for place, (size, offset, last) in enumerate(slots):
+            if size == sizes[name] and last < life[name].first:
+                slots[place] = (size, offset, life[name].last)
+                plan.offsets[name] = offset
+                break
+        else:
+            slots.append((sizes[name], total, life[name].last))
+            plan.offsets[name] = total
+            total = simplify(total + sizes[name])
+    plan.size = total

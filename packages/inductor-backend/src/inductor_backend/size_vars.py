@@ -1,0 +1,62 @@
+"""Symbolic sizes: from torch's SymInts to expressions, and from expressions to numbers.
+
+In: `CompileSpec.sizes`. Out: expressions for the loop IR, hints for heuristics.
+What always holds: no other module turns a symbolic expression into a number; a hint never decides what
+is computed, and where a number would be needed for that (`static`), the compile fails by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from inductor_backend.index_expr import Expr, simplify
+from inductor_backend.errors import unsupported
+from tracer_core.plugin_api import SizeSpec
+
+
+class SizeVars:
+    """The symbolic sizes of one graph. specs: symbol name -> its spec."""
+
+    def __init__(self, sizes: Sequence[SizeSpec] = ()) -> None:
+        self.specs = {spec.symbol: spec for spec in sizes}
+
+    @staticmethod
+    def expr(size: Any) -> Expr:
+        """An int or SymInt as an expression."""
+        if isinstance(size, torch.SymInt):
+            return simplify(size.node.expr)
+        return int(size)
+
+    def exprs(self, sizes: Sequence[Any]) -> tuple[Expr, ...]:
+        return tuple(self.expr(size) for size in sizes)
+
+    def hint(self, expr: Expr, default: int = 64) -> int:
+        """Its value in the captured call: for heuristics only, never for meaning."""
+        if isinstance(expr, int):
+            return expr
+        values = {symbol: self.specs[symbol.name].hint for symbol in expr.free_symbols if symbol.name in self.specs}
+        result = expr.subs(values)
+        return int(result) if result.is_Integer else default
+
+    def upper(self, expr: Expr) -> int | None:
+        """An upper bound that holds for every size in range, None where there is none."""
+        if isinstance(expr, int):
+            return expr
+        values = {}
+        for symbol in expr.free_symbols:
+            spec = self.specs.get(symbol.name)
+            if spec is None or spec.upper is None:
+                return None
+            values[symbol] = spec.upper
+        result = sympy.sympify(expr).subs(values)
+        return int(result) if result.is_Integer and not expr.has(sympy.Mod) else None
+
+    def static(self, expr: Expr, why: str) -> int:
+        """Its value, . Raises BackendError where it is symbolic. why: what needs the number."""
+        if isinstance(expr, int):
+            return expr
+        raise unsupported("lower", f"{why} needs the symbolic size {expr} as a number; mark that dimension static")
