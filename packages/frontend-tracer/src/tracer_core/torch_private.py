@@ -138,7 +138,7 @@ def core_aten_table() -> dict[Any, Callable[..., Any]]:
     """torch's decompositions to the core ATen operators (made once: it takes 50 ms; not to be changed)."""
     from torch._decomp import core_aten_decompositions
 
-    missing = [torch.ops.aten._native_batch_norm_legit_functional]
+    missing = [torch.ops.aten._native_batch_norm_legit_functional, torch.ops.aten.var_mean]
     return dict(core_aten_decompositions()) | decompositions(missing)
 
 

@@ -24,7 +24,6 @@ from tracer_core.options import env
 
 _VERSION_OFFSET = 24  # PyDictObject: ob_refcnt, ob_type, ma_used, ma_version_tag
 _TYPE_OFFSET = 8
-_IMPL_OFFSET = 24  # THPVariable: PyObject_HEAD, MaybeOwned<Tensor> {flag, TensorImpl*}
 _INLINE_DIMS = 5  # SizesAndStrides keeps this many sizes and strides inside TensorImpl
 #: size_, 5 sizes, 5 strides, storage_offset_, numel_, dtype + device + flags, key_set_.
 _METADATA_SIZE = 8 + 80 + 8 + 8 + 8 + 8
@@ -99,15 +98,23 @@ def _dicts_are_tagged() -> bool:
     return len(set(seen)) == len(seen)
 
 
+@functools.cache
+def _impl_offset() -> int:
+    """Where a Python tensor holds its TensorImpl*: right after PyObject_HEAD, or behind the flag of a
+    MaybeOwned<Tensor> (a byte, so never an address) in older torch."""
+    word = ctypes.c_uint64.from_address(id(torch.empty(0)) + 16).value
+    return 16 if word > 1 << 16 else 24
+
+
 def _impl(tensor: torch.Tensor) -> int:
-    return ctypes.c_void_p.from_address(id(tensor) + _IMPL_OFFSET).value or 0
+    return ctypes.c_void_p.from_address(id(tensor) + _impl_offset()).value or 0
 
 
 def _metadata_offset() -> int | None:
     """Where SizesAndStrides begins in TensorImpl: found by looking for a rare size."""
     probe = torch.empty(7, 1000003, device="meta")
     impl = _impl(probe)
-    # A wrong guess of _IMPL_OFFSET must not be followed blindly: the pointer has to look like one.
+    # A wrong offset must not be followed blindly: the pointer has to look like one.
     if impl % 8 or impl < 4096:
         return None
     words = (ctypes.c_int64 * 24).from_address(impl)
@@ -158,7 +165,7 @@ class NativeCheck:
         pointers = [ctypes.addressof(x) for x in (
             self._arrays[0], self._versions, self._arrays[1], self._types, self._arrays[2], self._impls, self._metadata)]
         self._stamp = _Stamp(len(dicts), len(objects), len(tensors), *pointers, _VERSION_OFFSET, _TYPE_OFFSET,
-                             _IMPL_OFFSET, offset, _METADATA_SIZE)  # fmt: skip
+                             _impl_offset(), offset, _METADATA_SIZE)  # fmt: skip
         self._address = ctypes.addressof(self._stamp)
         self._holds = library.stamp_holds
         library.stamp_take(self._address)

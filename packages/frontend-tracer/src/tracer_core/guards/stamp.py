@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tracer_core.guards.native_check import NativeCheck, native_check
+from tracer_core.provenance import is_constant
 
 
 class Checked:
@@ -95,7 +96,8 @@ class Stamp:
             if len(items) != len(old) or not all(map(is_, items, old)):
                 return False
         for read, old in self._probes:
-            if read() is not old:
+            now = read()
+            if now is not old and not (type(now) is type(old) and is_constant(old) and now == old):
                 return False
         for namespace, before in self._volatile:
             if len(namespace) != len(before) or any(namespace.get(k, self) is not v for k, v in before.items()):

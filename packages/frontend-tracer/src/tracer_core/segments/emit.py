@@ -27,6 +27,8 @@ from tracer_core.rebuild import Rebuilder
 from tracer_core.segments.segment import MISS, Suspended
 from tracer_core.source import Source
 
+#: Owners whose slots never change.
+_READ_ONLY = (types.CodeType, types.MethodType, partial, property, slice, range, staticmethod, classmethod)
 _FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError)"
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 _DIRECT_ROOTS = (list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType, types.CellType, *_LITERALS,
@@ -133,7 +135,8 @@ class Variant:
                 self.parts["lists"][base] = None
         elif source.kind in ("slot", "contents"):
             name = "cell_contents" if source.kind == "contents" else source.key
-            if name != "__globals__":  # read-only
+            owner = self.provenance.value_at(source.base)
+            if name != "__globals__" and not isinstance(owner, _READ_ONLY):
                 self.parts["probes"][f"partial(getattr, {base}, {name!r})"] = None
         elif source.kind == "called":
             self.parts["probes"][base] = None
