@@ -27,6 +27,7 @@ from tracer_core.interpreter.operations import Operations
 from tracer_core.natives import policy
 from tracer_core.natives.effects import Effect, EffectKind, effect_of, unbound
 from tracer_core.provenance import is_constant
+from tracer_core.recorder.refusals import refusal
 from tracer_core.segments.breaks import Break, Restart
 
 _HOOK_TABLES = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
@@ -226,6 +227,9 @@ class Calls(Operations):
                 self.break_graph("unknown_native", "native code is handed a generator")
 
     def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        refused = refusal(function, tuple(args), kwargs)
+        if refused is not None:
+            self.break_graph(*refused)
         self.native_reads(*args, *kwargs.values())
         args = [self.list_of(a) if isinstance(a, TracedGenerator) else a for a in args]
         receiver = getattr(function, "__self__", None)

@@ -56,7 +56,7 @@ class Operations(Attributes):
     def python_method(self, obj: Any, name: str) -> Any:
         """A special method of the object's class if it is user code, else None."""
         cls = type(obj)
-        if not cls.__flags__ & (1 << 9) or isinstance(obj, torch.Tensor):
+        if not cls.__flags__ & (1 << 9) or self._is_tensor_like(obj):
             return None
         found = self._static(cls, name)
         if found is not ABSENT and has_python(found):

@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import torch
+from torch.utils._pytree import tree_leaves
 
+from tracer_core import torch_private
 from tracer_core.effects import Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter.frame import Unread
@@ -44,7 +46,12 @@ class TraceState(Machine):
     def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs native code; the tensor operators in it are recorded."""
         with self.recorder.mode:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+        for leaf in tree_leaves(result):
+            # Some factories (from_numpy) do not ask modes: what they made is no part of the graph.
+            if isinstance(leaf, torch.Tensor) and not torch_private.is_fake(leaf) and self.is_fresh(leaf):
+                self.break_graph("real_tensor_in_trace", f"{getattr(function, '__name__', function)}() made a real tensor")
+        return result
 
     def operator(self, function: Any, *operands: Any) -> Any:
         """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote it."""
