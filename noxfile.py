@@ -83,7 +83,7 @@ def tests(session: nox.Session) -> None:
     install_packages(session)
     install_models(session)
     session.install(*TEST)
-    session.run("python", "-m", "pytest", "tests", "-m", "not gpu and not slow", *session.posargs)
+    session.run("python", "-m", "pytest", "-m", "not gpu and not slow", *session.posargs)
 
 
 @nox.session
