@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from inductor_backend.runtime.build_cpp import Library, build
+from inductor_backend.runtime.build_cpp import Library, build, load_binary
 
 #: Activations that the product applies before it stores, by name: the number in own.cpp.
 POSTS = {"none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
@@ -24,7 +24,23 @@ _NK, _KN = 0, 1
 @functools.cache
 def library() -> Library:
     """The compiled own.cpp (built once a machine, then found in the cache)."""
+    if _restored is not None:
+        return _restored
     return build([(Path(__file__).parent / "own.cpp").read_text()], name="own_kernels")
+
+
+def restore(data: bytes) -> None:
+    """Uses a stored ``library().read_binary()`` in this process: then no compiler is needed.
+
+    Raises BackendError if the bytes are damaged or were built for another processor.
+    """
+    global _restored
+    _restored = load_binary(data, name="own_kernels")
+    for cached in (library, _linear, _convolution):
+        cached.cache_clear()
+
+
+_restored: Library | None = None
 
 
 @functools.cache
@@ -95,7 +111,7 @@ def convolution(
     out = torch.empty_strided((batch, count, oh, ow), strides)
     _convolution()(
         x, weight, 0 if bias is None else bias, 0 if residual is None else residual, out,
-        batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, POSTS[post], x_last, w_last, last,
+        batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, POSTS[post], x_last, w_last, int(last),
     )  # fmt: skip
     return out
 

@@ -14,7 +14,10 @@ from typing import Any
 
 import torch
 
-from inductor_backend.externs import own
+from inductor_backend.externs import onednn, own
+from inductor_backend.externs.fallbacks import FALLBACKS
+
+__all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best", "choose"]
 
 aten = torch.ops.aten
 
@@ -89,6 +92,10 @@ def _dense_rows(operand: Operand) -> bool:
     return operand.strides[-1] == 1
 
 
+def _is_dense(operand: Operand) -> bool:
+    return operand.strides == (operand.sizes[1], 1)
+
+
 def _is_weight(operand: Operand) -> bool:
     """One stride is 1 and the other is the length it skips: [N,K] or [K,N], dense."""
     rows, columns = operand.sizes
@@ -119,6 +126,9 @@ def _product(
     n = hint(b.sizes[1])
     if _own_is_faster(m, k, n):
         return _own("addmm" if bias is not None else "mm", f"{m} rows: weights are read once")
+    if m > OWN_ROWS and k >= 128 and n >= 128 and b.strides[0] == 1 and _is_dense(a) and onednn.available():
+        name = "addmm" if bias is not None else "mm"
+        return Choice(getattr(onednn, name), f"{onednn.__name__}:{name}", "onednn", f"{m} rows: faster than MKL")
     return aten_choice(target, f"{m}x{k}x{n}: no faster alternative measured")
 
 

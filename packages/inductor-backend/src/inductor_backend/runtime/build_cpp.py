@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from inductor_backend.runtime.launch import launcher, maker
 from inductor_backend.runtime.toolchain import Toolchain, find_compiler, processor
 from tracer_core.plugin_api import BackendError, env
 
@@ -71,9 +72,7 @@ class Library:
         A tensor is passed as its data pointer. The GIL is released during the call. What a kernel reported
         by ``tc_fail`` is raised: IndexError for a bad index, RuntimeError for an integer division by zero.
         """
-        from inductor_backend.runtime.launch import launcher  # the launcher is itself built by this module
-
-        return launcher(self.address(name), nargs, name, self._error_flag(), keep_alive=self)
+        return launcher(maker(self.handle), self.address(name), nargs, name, self._error_flag(), keep_alive=self)
 
     def _error_flag(self) -> int:
         """Address of the prelude's ``tc_error``; 0 in a library built without the prelude."""
@@ -97,7 +96,13 @@ def build(sources: Sequence[str], *, name: str) -> Library:
     Raises BackendError with stage "toolchain" (no compiler) or "c++ compile" (with the compiler's first
     lines and the path of the kept source).
     """
-    tools = find_compiler()
+    try:
+        tools = find_compiler()
+    except BackendError:
+        stored = _built_by_any_compiler(sources, name)
+        if stored is None:
+            raise
+        return stored
     key = _key(sources, tools)
     with _loaded_lock:
         known = _loaded.get(key)
@@ -111,8 +116,26 @@ def build(sources: Sequence[str], *, name: str) -> Library:
             return _load(name, key, path, True, f"found in the cache ({where})", 0.0)
         started = time.perf_counter()
         _write_entry(path, _compile(sources, tools, directory, name))
+        _link_for_any_compiler(sources, path)
         seconds = time.perf_counter() - started
     return _load(name, key, path, False, f"compiled in {seconds:.2f} s: {damage} ({where})", seconds)
+
+
+def _built_by_any_compiler(sources: Sequence[str], name: str) -> Library | None:
+    """The entry that some compiler made of these texts here before, for machines that have lost theirs."""
+    directory, where = cache_directory()
+    path = directory / f"{_key(sources, None)}.so"
+    if _check_file(path) is not None:
+        return None
+    return _load(name, path.stem, path, True, f"found in the cache; no compiler here ({where})", 0.0)
+
+
+def _link_for_any_compiler(sources: Sequence[str], path: Path) -> None:
+    """A second name for the entry, without the compiler in its key."""
+    other = path.with_name(f"{_key(sources, None)}.so")
+    with contextlib.suppress(OSError):  # a file system without hard links: the second name is a convenience
+        other.unlink(missing_ok=True)
+        os.link(path, other)
 
 
 def load_binary(data: bytes, *, name: str) -> Library:
@@ -144,9 +167,10 @@ def forget_loaded() -> None:
 # ---- keys and files
 
 
-def _key(sources: Sequence[str], tools: Toolchain) -> str:
+def _key(sources: Sequence[str], tools: Toolchain | None) -> str:
+    """tools: None for the key that every compiler's result shares."""
     digest = hashlib.sha256(FORMAT)
-    for part in (tools.fingerprint(), _prelude_digest(), *sources):
+    for part in (processor()[1] if tools is None else tools.fingerprint(), _prelude_digest(), *sources):
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
@@ -262,48 +286,43 @@ def _compile(sources: Sequence[str], tools: Toolchain, directory: Path, name: st
     """The linked image. All translation units compile at once, at most one a processor."""
     with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as folder:
         work = Path(folder)
-        units = []
+        base = [tools.path, *tools.flags, f"-I{INCLUDE_DIR}", "-c"]
+        jobs: list[tuple[list[str], Path]] = []
+        objects = []
         for index, text in enumerate(sources):
             unit = work / f"{index}.cpp"
             unit.write_text(text)
-            units.append(unit)
+            objects.append(unit.with_suffix(".o"))
+            trig = ["-DTC_TRIG"] if _TRIG.search(text) else []
+            jobs.append(([*base, *trig, str(unit), "-o", str(objects[-1])], unit))
+        new: dict[Path, Path] = {}  # where to keep -> the object in `work`
+        for source in _support_sources(sources):
+            made, kept = work / f"{source.stem}.o", directory / f"{_key([source.stem], tools)}.o"
+            objects.append(made)
+            if _check_file(kept) is None:
+                made.write_bytes(kept.read_bytes()[:-_FOOTER])
+            else:
+                new[kept] = made
+                jobs.append(([*base, str(source), "-o", str(made)], source))
+        _run_all(jobs, directory, name)
+        for kept, made in new.items():
+            _write_entry(kept, made.read_bytes())
         target = work / "out.so"
-        base = [tools.path, *tools.flags, f"-I{INCLUDE_DIR}"]
-        heads = [base + (["-DTC_TRIG"] if _TRIG.search(text) else []) for text in sources]
-        support = [_support_object(work, tools)] if any(_GEMM.search(text) for text in sources) else []
-        if len(units) == 1:
-            commands = [[*heads[0], str(units[0]), *support, "-o", str(target), *tools.link_flags]]
-        else:
-            commands = [
-                [*head, "-c", str(unit), "-o", str(unit.with_suffix(".o"))]
-                for head, unit in zip(heads, units, strict=True)
-            ]
-        _run_all(commands, units, directory, name)
-        if len(units) > 1:
-            objects = [str(unit.with_suffix(".o")) for unit in units] + support
-            _run_all([[tools.path, *objects, "-o", str(target), *tools.link_flags]], units, directory, name)
+        link = [tools.path, *map(str, objects), "-o", str(target), *tools.link_flags]
+        _run_all([(link, work / "0.cpp")], directory, name)
         return target.read_bytes()
 
 
-def _support_object(work: Path, tools: Toolchain) -> str:
-    """The compiled kernels.cpp, through the same cache, as a file in `work`."""
-    source = INCLUDE_DIR / "kernels.cpp"
-    directory, _ = cache_directory()
-    path = directory / f"{_key([], tools)}.o"
-    if _check_file(path) is not None:
-        made = work / "kernels.o"
-        command = [tools.path, *tools.flags, f"-I{INCLUDE_DIR}", "-c", str(source), "-o", str(made)]
-        _run_all([command], [source], directory, "kernels")
-        _write_entry(path, made.read_bytes())
-    copy = work / "support.o"
-    copy.write_bytes(path.read_bytes()[:-_FOOTER])
-    return str(copy)
+def _support_sources(sources: Sequence[str]) -> list[Path]:
+    """What is compiled once a machine and linked in: the launcher, and the matrix products if used."""
+    products = any(_GEMM.search(text) for text in sources)
+    return [INCLUDE_DIR / "launcher.cpp", *([INCLUDE_DIR / "kernels.cpp"] if products else [])]
 
 
-def _run_all(commands: list[list[str]], units: list[Path], directory: Path, name: str) -> None:
-    """Runs commands, as many at once as there are processors. Raises BackendError at the first failure."""
+def _run_all(jobs: list[tuple[list[str], Path]], directory: Path, name: str) -> None:
+    """Runs (command, source) pairs, as many at once as there are processors. Raises BackendError at the first failure."""
     width = max(1, len(os.sched_getaffinity(0)))
-    waiting = list(zip(commands, units, strict=False))
+    waiting = list(jobs)
     running: list[tuple[subprocess.Popen[str], Path]] = []
     try:
         while waiting or running:

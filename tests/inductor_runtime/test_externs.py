@@ -1,0 +1,192 @@
+"""Our products and convolutions against float64 and against ATen's own error; and what the table chooses."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from inductor_backend.codegen.cpp.gemm import GemmSpec, gemm_source
+from inductor_backend.externs import onednn, own
+from inductor_backend.externs.table import FALLBACKS, RULES, Operand, best, choose
+from inductor_backend.runtime.build_cpp import build
+
+aten = torch.ops.aten
+ACTIVATIONS = {
+    "none": lambda x: x, "relu": torch.relu, "gelu_erf": F.gelu, "silu": F.silu, "tanh": torch.tanh,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "sigmoid": torch.sigmoid,
+}  # fmt: skip
+
+
+def operand(value: Any) -> Any:
+    return Operand(tuple(value.shape), value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value
+
+
+def check(got: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> None:
+    """Eager's strides, and an error within three times eager's own (or a rounding of the greatest value)."""
+    assert got.shape == eager.shape and got.stride() == eager.stride() and got.dtype == eager.dtype
+    own_error = (got.double() - truth).abs().max().item()
+    allowed = 3 * (eager.double() - truth).abs().max().item()
+    assert own_error <= max(allowed, 2e-7 * truth.abs().max().item()), (own_error, allowed)
+
+
+@pytest.mark.parametrize("layout", ["nk", "kn"])
+@pytest.mark.parametrize("k", [1, 15, 64, 769, 3072])
+@pytest.mark.parametrize("n", [1, 3, 16, 65, 770])
+def test_addmm_of_any_size(layout: str, n: int, k: int) -> None:
+    weight = torch.randn(n, k).t() if layout == "nk" else torch.randn(k, n)
+    bias = torch.randn(n)
+    for m in (1, 5, 7, 12, 36, 37, 130):
+        a = torch.randn(m, k)
+        check(own.addmm(bias, a, weight), torch.addmm(bias, a, weight),
+              torch.addmm(bias.double(), a.double(), weight.double()))  # fmt: skip
+
+
+def test_rows_of_a_wider_tensor_and_no_rows() -> None:
+    wide, weight = torch.randn(9, 200), torch.randn(96, 64).t()
+    a = wide[:, 10:74]
+    check(own.mm(a, weight), a @ weight, a.double() @ weight.double())
+    assert own.mm(torch.empty(0, 64), weight).shape == (0, 96)
+
+
+@pytest.mark.parametrize("post", ACTIVATIONS)
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_epilogues(post: str, with_residual: bool) -> None:
+    bias, a, weight = torch.randn(300), torch.randn(12, 128) / 8, torch.randn(300, 128).t()
+    residual = torch.randn(12, 300) if with_residual else None
+
+    def eager(dtype: torch.dtype) -> torch.Tensor:
+        y = ACTIVATIONS[post](torch.addmm(bias.to(dtype), a.to(dtype), weight.to(dtype)))
+        return y if residual is None else y + residual.to(dtype)
+
+    got = own.addmm(bias, a, weight, post=post, residual=residual)
+    check(got, eager(torch.float32), eager(torch.float64))
+
+
+def test_nan_and_infinity_pass_through() -> None:
+    a, weight = torch.randn(12, 64), torch.randn(80, 64)
+    a[3, 5], weight[7, 2] = float("nan"), float("inf")
+    got, eager = own.addmm(None, a, weight.t(), post="relu"), torch.relu(a @ weight.t())
+    assert torch.equal(got.isnan(), eager.isnan()) and torch.equal(got.isinf(), eager.isinf())
+
+
+CONVOLUTIONS = [
+    ((1, 3, 8, 8), (5, 3, 3, 3), (1, 1), (1, 1), (1, 1)),
+    ((2, 16, 7, 5), (40, 16, 3, 3), (2, 1), (1, 0), (1, 1)),
+    ((1, 64, 4, 4), (128, 64, 3, 3), (1, 1), (2, 2), (2, 2)),
+    ((3, 32, 4, 4), (70, 32, 1, 1), (1, 1), (0, 0), (1, 1)),
+    ((3, 32, 4, 4), (70, 32, 1, 1), (2, 2), (0, 0), (1, 1)),
+    ((4, 128, 1, 1), (64, 128, 3, 3), (1, 1), (1, 1), (1, 1)),
+    ((1, 1, 9, 9), (4, 1, 5, 2), (1, 3), (2, 1), (1, 1)),
+]
+
+
+@pytest.mark.parametrize(("x_last", "w_last"), list(itertools.product([False, True], repeat=2)))
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolution(case: tuple[Any, ...], x_last: bool, w_last: bool) -> None:
+    shape, weight_shape, stride, padding, dilation = case
+    forms = {False: torch.contiguous_format, True: torch.channels_last}
+    x = torch.randn(shape).contiguous(memory_format=forms[x_last])
+    weight = torch.randn(weight_shape).contiguous(memory_format=forms[w_last])
+    bias = torch.randn(weight_shape[0])
+    rest = (stride, padding, dilation, False, (0, 0), 1)
+    eager = aten.convolution.default(x, weight, bias, *rest)
+    truth = aten.convolution.default(x.double(), weight.double(), bias.double(), *rest)
+    chosen = best(aten.convolution.default, [operand(v) for v in (x, weight, bias, *rest)])
+    check(chosen.function(x, weight, bias, *rest), eager, truth)
+    last = eager.is_contiguous(memory_format=torch.channels_last) and not eager.is_contiguous()
+    got = own.convolution(x, weight, bias, *rest, channels_last=last)
+    assert torch.allclose(got, eager, rtol=1e-4, atol=1e-4)
+    residual = torch.randn_like(eager)
+    fused = own.convolution(x, weight, bias, *rest, post="relu", residual=residual, channels_last=last)
+    assert torch.allclose(fused, torch.relu(eager) + residual, rtol=1e-4, atol=1e-4)
+
+
+PRODUCTS = [
+    ("own", torch.float32, 12, 768, 768), ("own", torch.float32, 256, 768, 768),
+    ("onednn", torch.float32, 300, 768, 768), ("aten", torch.float32, 2, 8, 8),
+    ("aten", torch.float64, 12, 768, 768), ("aten", torch.bfloat16, 12, 768, 768),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "dtype", "m", "k", "n"), PRODUCTS)
+def test_table_chooses(kind: str, dtype: torch.dtype, m: int, k: int, n: int) -> None:
+    args = (torch.randn(n, dtype=dtype), torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype).t())
+    chosen = best(aten.addmm.default, [operand(a) for a in args])
+    assert chosen.kind == kind, chosen.reason
+    assert chosen.kind != "onednn" or onednn.available()
+    truth = torch.addmm(*(a.double() for a in args))
+    check(chosen.function(*args), torch.addmm(*args), truth)
+    assert (choose(m, k, n) == "template") == (kind == "own") or dtype != torch.float32
+
+
+def test_what_the_alternatives_do_not_take_stays_with_aten() -> None:
+    a, b = torch.randn(12, 768), torch.randn(768, 768)
+    kinds = [
+        best(aten.mm.default, [operand(a.t().contiguous().t()), operand(b)]),  # rows not dense
+        best(aten.mm.default, [operand(a), operand(torch.randn(768, 1536)[:, ::2])]),  # weight not dense
+        best(aten.addmm.default, [operand(torch.randn(12, 768)), operand(a), operand(b)]),  # a matrix added
+        best(aten.addmm.default, [operand(b[0]), operand(a), operand(b), 2, 1]),  # scaled
+        best(aten.convolution.default, [operand(torch.randn(1, 512, 2, 2)), operand(torch.randn(512, 8, 3, 3)), None,
+                                        [1, 1], [1, 1], [1, 1], False, [0, 0], 64]),  # grouped
+        best(aten.bmm.default, []),
+    ]  # fmt: skip
+    assert [choice.kind for choice in kinds] == ["aten"] * len(kinds), [choice.reason for choice in kinds]
+
+
+def test_symbolic_sizes_ask_for_hints() -> None:
+    class Symbol:
+        pass
+
+    rows = Symbol()
+    chosen = best(
+        aten.mm.default,
+        [Operand((rows, 768), (768, 1), torch.float32), operand(torch.randn(768, 768).t())],
+        hint=lambda size: 12 if size is rows else int(size),
+    )
+    assert chosen.kind == "own"
+
+
+def test_template_with_an_epilogue_of_ones_own_and_any_number_of_rows() -> None:
+    spec = GemmSpec(
+        "product", "depth", 96, "kn", "tc_gelu_erf(acc + bias[n]) * scale[m]",
+        (("const float*", "bias"), ("const float*", "scale"), ("int64_t", "depth")),
+    )
+    run = (
+        "TC_EXPORT void run(const int64_t* a) { product((const float*)a[0], (const float*)a[1], (float*)a[2],"
+        " (const float*)a[3], (const float*)a[4], a[5], a[6]); }\n"
+    )
+    launch = build(['#include "gemm.h"\n' + gemm_source(spec) + run], name="template").function("run", 7)
+    weight, bias = torch.randn(80, 96), torch.randn(96)
+    for m in (1, 12, 200):
+        x, scale, out = torch.randn(m, 80), torch.randn(m), torch.empty(m, 96)
+        launch(x, weight, out, bias, scale, 80, m)
+        eager = F.gelu(x @ weight + bias) * scale[:, None]
+        check(out, eager, F.gelu(x.double() @ weight.double() + bias.double()) * scale.double()[:, None])
+    with pytest.raises(ValueError, match="layout='nm'"):
+        GemmSpec("wrong", 1, 1, "nm")
+
+
+def test_fallbacks_write_to_nothing_and_are_not_also_chosen() -> None:
+    assert len(FALLBACKS) > 250
+    assert not [op for op in FALLBACKS if op._schema.is_mutable]
+    assert set(RULES) <= FALLBACKS  # without a faster kernel, ATen's
+
+
+def test_stored_kernels_are_used_without_a_compiler(tmp_path: Any) -> None:
+    (tmp_path / "kernels").write_bytes(own.library().read_binary())
+    program = (
+        "import sys, torch\nfrom inductor_backend.externs import own\n"
+        "own.restore(open(sys.argv[1], 'rb').read())\n"
+        "print(own.mm(torch.ones(2, 64), torch.ones(64, 32)).sum().item())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "kernels")], capture_output=True, text=True, timeout=60,
+        env={"PATH": str(tmp_path), "TRACER_CACHE_DIR": str(tmp_path / "cache")}, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == str(2.0 * 32 * 64), done.stderr
