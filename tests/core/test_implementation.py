@@ -140,6 +140,7 @@ import torch._inductor.compile_fx, torch._inductor.graph, torch._inductor.schedu
 def forbidden(*args, **kwargs):
     raise AssertionError("torch's own compiler was called")
 
+torchs_own = torch.compile
 torch.compile = forbidden
 torch._dynamo.optimize = torch._dynamo.eval_frame.optimize = forbidden
 for name in ("convert_frame", "convert_frame_assert"):
@@ -149,6 +150,13 @@ torch._dynamo.convert_frame.ConvertFrameAssert.__call__ = forbidden
 torch._inductor.compile_fx.compile_fx = torch._inductor.compile_fx.compile_fx_inner = forbidden
 torch._inductor.graph.GraphLowering.__init__ = forbidden
 torch._inductor.scheduler.Scheduler.__init__ = forbidden
+
+try:
+    torchs_own(lambda x: x + 1)(torch.ones(2))
+except AssertionError as error:
+    assert "torch's own compiler was called" in str(error)
+else:
+    raise SystemExit("the trap does not close: torch.compile still works")
 
 from tests.support import torchvision_ops
 torchvision_ops.define()
