@@ -18,11 +18,13 @@ from inductor_backend.codegen.cpp.kernel import KernelText, KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.wrapper import Step, Wrapper
+from inductor_backend.externs.table import Choice
 from inductor_backend.loop_ir import printer, verify
 from inductor_backend.loop_ir.nodes import BufferKind, Program
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import InductorOptions, fusion_fuel
 from inductor_backend.schedule.dependencies import live_nodes
+from inductor_backend.schedule.extern_choice import choose_externs
 from inductor_backend.schedule.fuse import Group, Plan, fuse
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.inline import inline
@@ -46,6 +48,7 @@ class Compilation:
     plan: Plan = field(default_factory=lambda: Plan([], []))
     bodies: list[KernelBody | None] = field(default_factory=list)
     kernels: list[KernelText | None] = field(default_factory=list)
+    choices: dict[str, Choice] = field(default_factory=dict)
     memory: MemoryPlan = field(default_factory=MemoryPlan)
     cpp: CppModule | None = None
     steps: list[Step] = field(default_factory=list)
@@ -67,6 +70,10 @@ def _inline(c: Compilation) -> None:
 
 def _fuse(c: Compilation) -> None:
     c.plan = fuse(c.program, c.sizes, fusion_fuel() if c.options.fuse else 0)
+
+
+def _externs(c: Compilation) -> None:
+    c.choices = choose_externs(c.program, c.sizes)
 
 
 def _bodies(c: Compilation) -> None:
@@ -136,7 +143,11 @@ def _group_steps(c: Compilation) -> None:
     for number, (group, kernel) in enumerate(zip(c.plan.groups, c.kernels, strict=True)):
         if kernel is None:
             assert group.extern is not None
-            c.steps.append(Step(extern=group.extern))
+            step = Step(extern=group.extern)
+            for name in group.extern.writes:
+                if name in outputs and c.program.buffers[name].kind is BufferKind.TEMP:
+                    step.fresh.append(name)
+            c.steps.append(step)
         else:
             if not c.steps or c.steps[-1].run is None:
                 c.steps.append(Step(run=cpp.open_run()))
@@ -163,7 +174,7 @@ def _module_text(c: Compilation) -> None:
         f"{c.spec.name}: {calls} fused kernels ({kernels} different), {externs} operator calls.\n\n"
         "Made by inductor_backend; runs alone: python output_code.py makes random inputs and prints its time.\n"
     )
-    c.text = Wrapper(c.program, c.memory, c.spec.sizes).module(c.steps, c.sources, header)
+    c.text = Wrapper(c.program, c.memory, c.spec.sizes, c.choices).module(c.steps, c.sources, header)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +228,7 @@ STAGES = (
     Stage("lower", _lower, lambda c: verify.program(c.program), lambda c: printer.program(c.program)),
     Stage("inline", _inline, lambda c: verify.program(c.program), lambda c: printer.inlined(c.program, c.not_inlined)),
     Stage("fuse", _fuse, lambda c: verify.plan(c.program, c.plan), lambda c: printer.plan(c.plan)),
+    Stage("externs", _externs, None, lambda c: printer.externs(c.program, c.choices)),
     Stage("bodies", _bodies, lambda c: verify.bodies(c.program, c.bodies), lambda c: printer.bodies(c.bodies)),
     Stage("kernels", _kernels),
     Stage("memory", _memory, lambda c: verify.memory(c.program, c.plan, c.kernels, c.memory), lambda c: printer.memory(c.memory)),

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
-from inductor_backend.lowering.fallback_table import FALLBACKS
+from inductor_backend.externs.fallbacks import FALLBACKS
 from inductor_backend.lowering.registry import LOWERINGS
 from inductor_backend.torch_private import core_decompositions
 

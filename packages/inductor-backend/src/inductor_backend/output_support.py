@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.arena_pool import ArenaPool
+from inductor_backend.runtime.arena import ArenaPool
 from inductor_backend.runtime.build_cpp import Library, build
 
 __all__ = ["ArenaPool", "arena_view", "example_tensor", "load_library", "report"]

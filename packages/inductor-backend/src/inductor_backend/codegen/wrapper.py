@@ -15,9 +15,11 @@ import torch
 
 from inductor_backend.codegen.cpp.expressions import size_expression
 from inductor_backend.codegen.cpp.module import Run
+from inductor_backend.codegen.own_calls import OWN_CALLS
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr
+from inductor_backend.externs.table import Choice
+from inductor_backend.index_expr import Expr, simplify
 from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Strided
 from inductor_backend.lowering.registry import same_strides
 from inductor_backend.schedule.memory_plan import MemoryPlan
@@ -59,8 +61,11 @@ def constant_text(value: Any) -> str:
 class Wrapper:
     """Writes the module. Mutable."""
 
-    def __init__(self, program: Program, plan: MemoryPlan, sizes: Sequence[SizeSpec]) -> None:
-        self.program, self.plan, self.specs = program, plan, sizes
+    def __init__(
+        self, program: Program, plan: MemoryPlan, sizes: Sequence[SizeSpec], choices: dict[str, Choice]
+    ) -> None:
+        self.program, self.plan, self.specs, self.choices = program, plan, sizes, choices
+        self.definitions: dict[str, None] = {}  # an ordered set of module-level lines
         self.views: list[str] = []
         self.view_names: dict[Any, str] = {}
         self.targets: dict[str, str] = {}
@@ -125,7 +130,29 @@ class Wrapper:
         if dropped:
             self.body.line(f"del {', '.join(sorted(dropped))}")
 
+    def address(self, operand: Strided) -> str:
+        """A tensor, or an int address, for a launcher."""
+        buffer = self.program.buffers[operand.buffer]
+        offset = self.plan.offsets.get(buffer.storage)
+        skip = simplify(operand.layout.offset * buffer.dtype.itemsize)
+        if offset is not None:
+            return f"arena_address + {size_text(simplify(offset + skip))}"
+        if skip == 0:
+            return buffer.name
+        return f"{buffer.name}.data_ptr() + {size_text(skip)}"
+
+    def own(self, node: ExternNode) -> None:
+        """A call of one of our products, which writes into the arena or a fresh output."""
+        definition, text = OWN_CALLS[str(node.target)]
+        self.definitions[definition] = None
+        (name,) = node.writes
+        result = Strided(name, self.program.buffers[name].layout)
+        self.body.line(text(self.program, node, self.address, result, node.post, node.residual))
+
     def extern(self, node: ExternNode) -> None:
+        if self.choices[node.name].kind == "own":
+            self.own(node)
+            return
         arguments = [self.operand(value) for value in node.args]
         arguments += [f"{name}={self.operand(value)}" for name, value in node.kwargs.items()]
         call = f"{self.target(node)}({', '.join(arguments)})"
@@ -157,6 +184,8 @@ class Wrapper:
             if step.run is not None:
                 count = len(step.run.arguments) + len(step.run.symbols)
                 out.line(f"{step.run.name} = library.function({step.run.name!r}, {count})")
+        for line in self.definitions:
+            out.line(line)
         for text, name in self.targets.items():
             out.line(f"{name} = {text}")
         if self._uses_arena() and self.static_arena:
@@ -254,6 +283,7 @@ import torch
 from torch import as_strided
 from torch import empty_strided as empty
 
+from inductor_backend.externs import own
 from inductor_backend.output_support import (
     ArenaPool,
     arena_view,

@@ -144,7 +144,7 @@ class ExternNode:
     """A call of an ATen operator. args and kwargs: constants, sizes, `Strided`, and lists of them.
     outputs: buffers it makes (None: not used). unpack: the operator returns a tuple. sequential: it has a
     side effect (random numbers), so its order among such nodes is kept. fallback: it has no lowering.
-    mutates: buffers that it writes in place."""
+    post: an activation applied to the result; residual: a tensor added after it (our own products only)."""
 
     name: str
     target: Any
@@ -156,13 +156,15 @@ class ExternNode:
     sequential: bool = False
     fallback: bool = False
     after: tuple[str, ...] = ()
+    post: str = "none"
+    residual: Strided | None = None
 
     @property
     def writes(self) -> tuple[str, ...]:
         return tuple(name for name in self.outputs if name is not None)
 
     def tensors(self) -> Iterator[Strided]:
-        stack: list[Any] = [*self.args, *self.kwargs.values()]
+        stack: list[Any] = [*self.args, *self.kwargs.values(), self.residual]
         while stack:
             item = stack.pop()
             if isinstance(item, Strided):

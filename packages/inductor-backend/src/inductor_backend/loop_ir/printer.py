@@ -7,7 +7,7 @@ that a dump can be read without the code that made it.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from inductor_backend.index_expr import render
@@ -15,6 +15,7 @@ from inductor_backend.loop_ir.nodes import ExternNode, LoopNode, Node, Program, 
 from inductor_backend.loop_ir.values import Value, topological
 
 if TYPE_CHECKING:
+    from inductor_backend.externs.table import Choice
     from inductor_backend.schedule.fuse import Plan
     from inductor_backend.schedule.fused_body import KernelBody
     from inductor_backend.schedule.memory_plan import MemoryPlan
@@ -72,6 +73,16 @@ def plan(p: Plan) -> str:
         members = ", ".join(f"{n.name} ({n.origin.op})" for n in group.nodes)
         lines.append(f"group {number} {'extern' if group.extern else group.domain}: {members}")
     lines += ["", "refused:"] + [f"  {node} into the group of {first}: {why}" for node, first, why in p.refusals]
+    return "\n".join(lines) + "\n"
+
+
+def externs(p: Program, choices: Mapping[str, Choice]) -> str:
+    """Which kernel each operator call uses, and why."""
+    lines = []
+    for item in p.nodes:
+        if isinstance(item, ExternNode):
+            choice = choices[item.name]
+            lines.append(f"{item.name}: {item.target} -> {choice.kind} ({choice.reason}) post {item.post}")
     return "\n".join(lines) + "\n"
 
 

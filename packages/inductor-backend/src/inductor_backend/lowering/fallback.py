@@ -1,4 +1,4 @@
-"""Operators that run as they are: `fallback_table.FALLBACKS` lists them.
+"""Operators that run as they are: `externs.fallbacks.FALLBACKS` lists them.
 
 In: a graph node without a lowering. Out: an extern node, marked `fallback` (counted and shown in the
 dump). What always holds: an operator on neither table raises a BackendError that names it; operators

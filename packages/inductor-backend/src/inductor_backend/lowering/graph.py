@@ -14,7 +14,7 @@ import torch
 
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
 from inductor_backend.errors import unsupported
-from inductor_backend.lowering.fallback_table import FALLBACKS
+from inductor_backend.externs.fallbacks import FALLBACKS
 from inductor_backend.index_expr import Expr, variables
 from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Store, Strided
 from inductor_backend.loop_ir.values import cast
@@ -110,7 +110,7 @@ class GraphLowering:
         else:
             raise unsupported(
                 "lower", f"operator {node.target} has no lowering and is not on the fallback table "
-                "(inductor_backend.lowering.fallback_table.FALLBACKS)", node,
+                "(inductor_backend.externs.fallbacks.FALLBACKS)", node,
             )
 
     def write_input(self, node: torch.fx.Node) -> Ref:

@@ -1,0 +1,56 @@
+"""Calls of our own products with every size known: straight to the compiled function.
+
+In: an extern node whose choice is "own". Out: the text of one launcher call. What always holds: arguments
+are in the order of `externs.own`'s launchers (``run_linear``, ``run_convolution``), sizes are literals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from inductor_backend.externs.own import POSTS
+from inductor_backend.externs.table import Operand, _is_last_only
+from inductor_backend.index_expr import Expr
+from inductor_backend.loop_ir.nodes import ExternNode, Layout, Program, Strided
+
+Address = Callable[[Strided], str]
+
+
+def _linear(program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None) -> str:
+    *bias, a, b = node.args
+    m, k = a.layout.sizes
+    n = b.layout.sizes[1]
+    row, column = b.layout.strides
+    layout, ldw = (0, column) if row == 1 else (1, row)
+    numbers: list[str | Expr] = [
+        layout, address(a), a.layout.strides[0], address(b), ldw, address(result), result.layout.strides[0], m, n, k,
+        address(bias[0]) if bias else 0, address(residual) if residual else 0,
+        residual.layout.strides[0] if residual else 0, POSTS[post],
+    ]
+    return f"run_linear({', '.join(map(str, numbers))})"
+
+
+def _last(layout: Layout, program: Program, tensor: Strided) -> int:
+    dtype = program.buffers[tensor.buffer].dtype
+    return int(_is_last_only(Operand(layout.sizes, layout.strides, dtype)))
+
+
+def _convolution(program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None) -> str:
+    x, weight, bias, (sh, sw), (ph, pw), (dh, dw), *_ = node.args
+    batch, channels, height, width = x.layout.sizes
+    count, _, kh, kw = weight.layout.sizes
+    oh, ow = result.layout.sizes[2:]
+    flags = [_last(t.layout, program, t) for t in (x, weight, result)]
+    numbers: list[str | Expr] = [
+        address(x), address(weight), address(bias) if bias is not None else 0, address(residual) if residual else 0,
+        address(result), batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, POSTS[post], *flags,
+    ]
+    return f"run_convolution({', '.join(map(str, numbers))})"
+
+
+#: operator name -> (launcher, its definition in the module, text of a call)
+OWN_CALLS = {
+    "aten.mm.default": ("run_linear = own.library().function('run_linear', 14)", _linear),
+    "aten.addmm.default": ("run_linear = own.library().function('run_linear', 14)", _linear),
+    "aten.convolution.default": ("run_convolution = own.library().function('run_convolution', 24)", _convolution),
+}

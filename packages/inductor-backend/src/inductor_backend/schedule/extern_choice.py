@@ -1,0 +1,50 @@
+"""Which kernel each operator call uses, and where its result lives.
+
+In: a `Program` whose loops are fused. Out: node name -> `Choice` (`externs.table.best`). What always holds: a
+result that our own product writes lives in the arena (or is a fresh output); a result that an ATen
+operator returns is that operator's tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inductor_backend.externs.table import Choice, Operand, aten_choice, best
+from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, Program, Strided
+from inductor_backend.size_vars import SizeVars
+
+
+def _operand(program: Program, value: Any) -> Any:
+    if isinstance(value, Strided):
+        return Operand(value.layout.sizes, value.layout.strides, program.buffers[value.buffer].dtype)
+    if isinstance(value, (list, tuple)):
+        return [_operand(program, item) for item in value]
+    return value
+
+
+def is_static(node: ExternNode) -> bool:
+    """All sizes, strides and offsets of its tensors are ints."""
+    return all(
+        isinstance(number, int)
+        for t in node.tensors() for number in (*t.layout.sizes, *t.layout.strides, t.layout.offset)
+    )
+
+
+def choose_externs(program: Program, sizes: SizeVars) -> dict[str, Choice]:
+    """The choice for every extern node; buffers that our kernels fill become ordinary temporaries."""
+    chosen: dict[str, Choice] = {}
+    for node in program.nodes:
+        if not isinstance(node, ExternNode):
+            continue
+        if node.fallback or node.unpack or node.kwargs:
+            chosen[node.name] = aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
+            continue
+        choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
+        if choice.kind == "own":
+            if not is_static(node):
+                choice = aten_choice(node.target, "symbolic sizes")
+            else:
+                (name,) = node.writes
+                program.buffers[name].kind = BufferKind.TEMP
+        chosen[node.name] = choice
+    return chosen

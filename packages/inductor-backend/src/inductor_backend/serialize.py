@@ -1,0 +1,87 @@
+"""Storing a compiled graph and running it in another process.
+
+In: a runner made by this backend, or stored bytes. Out: JSON text as bytes (module text, the library's
+binary in base64, constants), or a runner that needs no compiler. What always holds: nothing is unpickled;
+a library built for another processor, or damaged, raises BackendError.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import torch
+
+from inductor_backend.compile_graph import Artifact, load_module
+from inductor_backend.runtime.build_cpp import load_binary
+from tracer_core.errors import BackendError
+from tracer_core.plugin_api import CompileSpec, Runner
+
+FORMAT = 1
+
+
+def _tensor_to_json(tensor: torch.Tensor) -> dict[str, Any]:
+    dense = tensor.contiguous()
+    data = bytes(dense.flatten().view(torch.uint8).numpy()) if dense.numel() else b""
+    return {
+        "dtype": str(tensor.dtype)[6:], "shape": list(tensor.shape), "stride": list(tensor.stride()),
+        "data": base64.b64encode(data).decode("ascii"),
+    }
+
+
+def _tensor_from_json(stored: dict[str, Any]) -> torch.Tensor:
+    dtype = getattr(torch, stored["dtype"])
+    result = torch.empty_strided(stored["shape"], stored["stride"], dtype=dtype)
+    data = bytearray(base64.b64decode(stored["data"]))
+    if data:
+        result.copy_(torch.frombuffer(data, dtype=dtype).view(stored["shape"]))
+    return result
+
+
+def serialize(runner: Runner) -> bytes:
+    """The runner as JSON. Raises BackendError for a runner that this backend did not make."""
+    artifact = getattr(runner, "artifact", None)
+    if not isinstance(artifact, Artifact):
+        raise BackendError("inductor", "serialize", f"{runner!r} was not made by this backend")
+    library = artifact.library
+    stored = {
+        "format": FORMAT,
+        "text": artifact.text,
+        "library": None if library is None else base64.b64encode(library.read_binary()).decode("ascii"),
+        "own": _own_binary() if "run_linear = " in artifact.text or "run_convolution = " in artifact.text else None,
+        "constants": {name: _tensor_to_json(value) for name, value in artifact.constants.items()},
+        "kernels": artifact.kernels, "different_kernels": artifact.different_kernels,
+        "externs": list(artifact.externs), "fallbacks": list(artifact.fallbacks),
+    }
+    return json.dumps(stored).encode("utf-8")
+
+
+def _own_binary() -> str:
+    from inductor_backend.externs import own
+
+    return base64.b64encode(own.library().read_binary()).decode("ascii")
+
+
+def deserialize(data: bytes, spec: CompileSpec) -> Runner:
+    """The runner of stored bytes. Raises BackendError where they are of another format or damaged."""
+    try:
+        stored = json.loads(data)
+    except ValueError as error:
+        raise BackendError("inductor", "deserialize", f"the stored entry is damaged: {error}") from error
+    if stored.get("format") != FORMAT:
+        raise BackendError("inductor", "deserialize", f"format {stored.get('format')}, this version reads {FORMAT}")
+    library = None
+    if stored["library"] is not None:
+        library = load_binary(base64.b64decode(stored["library"]), name=spec.name)
+    if stored["own"] is not None:
+        from inductor_backend.externs import own
+
+        own.restore(base64.b64decode(stored["own"]))
+    constants = {name: _tensor_from_json(value) for name, value in stored["constants"].items()}
+    runner = load_module(stored["text"], library, constants, spec.name)
+    runner.artifact = Artifact(  # type: ignore[attr-defined]
+        stored["text"], (), library, stored["kernels"], stored["different_kernels"], tuple(stored["externs"]),
+        tuple(stored["fallbacks"]), {}, constants,
+    )
+    return runner
