@@ -32,7 +32,8 @@ def check(got: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> None:
     assert got.shape == eager.shape and got.stride() == eager.stride() and got.dtype == eager.dtype
     own_error = (got.double() - truth).abs().max().item()
     allowed = 3 * (eager.double() - truth).abs().max().item()
-    assert own_error <= max(allowed, 2e-7 * truth.abs().max().item()), (own_error, allowed)
+    floor = 1e-6 if truth.numel() < 500 else 2e-7  # of few values, eager may get all right by luck
+    assert own_error <= max(allowed, floor * truth.abs().max().item()), (own_error, allowed)
 
 
 @pytest.mark.parametrize("layout", ["nk", "kn"])
