@@ -232,9 +232,10 @@ class CompiledFunction:
 
 
 def _can_trace() -> bool:
-    """Not under somebody else's torch modes, and not inside a trace."""
+    """Not under somebody else's torch modes or tracer, and not inside a trace."""
     return (
         torch._C._len_torch_function_stack() == 0
+        and not torch.jit.is_tracing()
         and torch._C._len_torch_dispatch_stack() == 0
         and _tracing != threading.get_ident()
     )

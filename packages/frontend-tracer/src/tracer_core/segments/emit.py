@@ -226,6 +226,7 @@ def settings_checks(state: tuple[Any, ...], constant: Callable[[Any], str]) -> l
     checks = [
         f"is_grad_enabled() is {grad}", f"is_inference_mode() is {inference}", f"default_dtype() is {constant(dtype)}",
         f"function_modes() == {functions}", f"dispatch_modes() == {dispatchers}", f"deterministic() is {deterministic}",
+        "jit_tracing() is None",  # torch.jit.trace would not see the kernels of a compiled graph
     ]  # fmt: skip
     if autocast is None:
         checks.append("not autocast()")
@@ -241,6 +242,7 @@ def runtime_namespace() -> dict[str, Any]:
         "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled, "default_dtype": torch.get_default_dtype,
         "function_modes": torch._C._len_torch_function_stack, "dispatch_modes": torch._C._len_torch_dispatch_stack,
+        "jit_tracing": torch._C._get_tracing_state,
         "deterministic": torch._C._get_deterministic_algorithms, "autocast": torch._C._is_any_autocast_enabled,
         "autocast_state": torch_private.autocast_state, "set_grad": torch._C._set_grad_enabled,
         "set_dict": _set_dict, "set_ordered": _set_ordered, "set_set": _set_set, "set_deque": _set_deque,
