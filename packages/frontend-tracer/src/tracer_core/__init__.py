@@ -9,7 +9,7 @@ after the module of that name was imported, which ``from tracer_core.backends im
 from __future__ import annotations
 
 from tracer_core import errors
-from tracer_core.api import backends, compile, explain, last_compile, list_backends, reset
+from tracer_core.api import backends, compile, explain, last_compile, list_backends, load, reset, save
 from tracer_core.backends import BackendRow, register
 from tracer_core.markers import (
     allow_in_graph,
@@ -38,8 +38,10 @@ __all__ = [
     "is_compiling",
     "last_compile",
     "list_backends",
+    "load",
     "mark_dynamic",
     "mark_static",
     "register",
     "reset",
+    "save",
 ]

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
@@ -158,6 +159,22 @@ def last_compile(fn: Callable[..., Any]) -> tuple[StageRecord, ...]:
     if behind is None:
         raise OptionError(f"last_compile needs what compile() returned, not {fn!r}")
     return stages.records_of(behind.function)
+
+
+def save(compiled: Any, path: str | os.PathLike[str]) -> Any:
+    """Stores what `compiled` has captured, for `load` in another process: returns a `StoreReport` with the
+    names stored, and those left out with the reason. See `tracer_core.stored` for the file and errors."""
+    from tracer_core.stored import save as implementation  # heavy: the tracer
+
+    return implementation(compiled, path)
+
+
+def load(compiled: Any, path: str | os.PathLike[str]) -> int:
+    """Gives `compiled` (just made by `compile()`) what `save` stored at `path`, so that its first call
+    traces and compiles nothing. Returns how many variants there were. See `tracer_core.stored`."""
+    from tracer_core.stored import load as implementation  # heavy: the tracer
+
+    return implementation(compiled, path)
 
 
 def call_object(target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

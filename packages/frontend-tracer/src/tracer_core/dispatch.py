@@ -20,7 +20,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.lower import Lowered, lower
-from tracer_core.aten.outputs import output_requires_grad
+from tracer_core.aten.outputs import OutputPlan, output_requires_grad
 from tracer_core.aten.static import PerSize, has_symbols
 from tracer_core.aten.support import backend_runner
 from tracer_core.bridges import TorchStyle
@@ -28,7 +28,7 @@ from tracer_core.captured import CapturedGraph
 from tracer_core.errors import BackendError
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig
-from tracer_core.plugin_api import Backend, InputSpec, Role, Runner, Training
+from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Role, Runner, Training
 from tracer_core.result_check import checked
 from tracer_core.stages import debug_folder, stage, wants_text
 from tracer_core.validation import build_config
@@ -48,6 +48,22 @@ class Fallback:
 def fallback_of(runner: Runner) -> Fallback | None:
     """The `Fallback` of a runner that does not (only) run its backend's code."""
     found: Fallback | None = getattr(runner, "tracer_fallback", None)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a runner for a captured graph consists of, for storing it: the backend's own runner, the plan
+    for outputs, and the spec that it was compiled for."""
+
+    runner: Runner
+    plan: OutputPlan
+    spec: CompileSpec
+
+
+def parts_of(runner: Runner) -> Parts | None:
+    """The `Parts` of a runner made by `compile_graph`, or None where it runs captured operators eagerly."""
+    found: Parts | None = getattr(runner, "tracer_parts", None)
     return found
 
 
@@ -137,6 +153,8 @@ def _compile_lowered(captured: CapturedGraph, config: CompileConfig, lowered: Lo
             config.backend, captured.name, lambda: backend_runner(config.backend, lowered)
         )
     result = lowered.finish(checked(runner, lowered.spec))
+    if lowered.ir != "torch" and not refused:
+        result.tracer_parts = Parts(runner, lowered.plan, lowered.spec)  # type: ignore[attr-defined]
     if refused:
         fallback = Fallback("unsupported", captured.name, config.backend.name, refused)
         report(fallback)

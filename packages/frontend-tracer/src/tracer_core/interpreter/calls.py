@@ -49,6 +49,8 @@ class Calls(Operations):
 
     outer_step: int
     nesting: int
+    #: Every code object that was run, with a function that has it.
+    interpreted: dict[types.CodeType, types.FunctionType]
 
     # -- entry points of the machine --
 
@@ -153,6 +155,7 @@ class Calls(Operations):
         """A frame ready to run `function`; a TracedGenerator for a generator function."""
         if self.is_fresh(function) and not self.made_here(function):
             self.provenance.constant(function)
+        self.interpreted[function.__code__] = function
         frame = Frame(function, decode(function.__code__))
         bind(self, frame, args, kwargs)
         if frame.code.is_generator:

@@ -48,6 +48,7 @@ class Tracer(Calls):
         self._fresh_functions: set[int] = set()
         self._fresh_cells: set[int] = set()
         self._keep: list[Any] = []
+        self.interpreted: dict[types.CodeType, types.FunctionType] = {}
         self.grad_after = torch.is_grad_enabled()
 
     def _dims(self, tensor: torch.Tensor) -> Any:
@@ -104,6 +105,7 @@ class Tracer(Calls):
     def _start_function(self, function: types.FunctionType, source: Source) -> None:
         if self.provenance.source_of(function) is None:
             self.provenance.register(function, source)
+        self.interpreted[function.__code__] = function
         namespace = self.namespace_source(function)
         slot = self.provenance.sources.make(source, "slot", "__globals__")
         self.provenance.guard(GuardKind.SAME, slot, namespace)

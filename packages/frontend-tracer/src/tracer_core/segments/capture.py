@@ -8,6 +8,7 @@ changed has its old contents again when this returns or raises.
 from __future__ import annotations
 
 import linecache
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 
 from tracer_core import dispatch, events, torch_private
 from tracer_core.captured import CapturedGraph
+from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.stamp import Stamps
 from tracer_core.interpreter.frame import Frame
 from tracer_core.interpreter.tracer import Tracer
@@ -27,6 +29,7 @@ from tracer_core.segments.breaks import BREAKS, Break, Restart
 from tracer_core.segments.emit import Variant, runtime_namespace, settings_checks
 from tracer_core.segments.segment import Suspended, flatten
 from tracer_core.shapes import ShapePolicy, size_conditions
+from tracer_core.source import Source
 from tracer_core.stages import stage, wants_text
 
 _MAX_RESTARTS = 64
@@ -62,6 +65,20 @@ class Captured:
     constants: dict[str, Any]
     runner: Runner | None
     check_first: Callable[[Any], str | None]
+    portable: Portable
+
+
+@dataclass(frozen=True, slots=True)
+class Portable:
+    """What storing a variant needs beside its text. roots: state items whose identity keys its stamps.
+    grads: requires_grad matters. paths: constant's name -> a source that reaches it without the state.
+    interpreted: the functions whose bytecode was followed."""
+
+    roots: tuple[int, ...]
+    grads: bool
+    paths: dict[str, Source]
+    interpreted: tuple[types.FunctionType, ...]
+    path_constants: tuple[Any, ...]
 
 
 class UserError(Exception):
@@ -155,7 +172,7 @@ class _Generator:
             else:
                 layouts, values = flatten(tracer.frames)
                 parts = ", ".join(self.rebuilder.value(v) for v in values)
-                result = f"return Suspended({variant.constants.text(_Boxed(layouts))}.value, ({parts},))"
+                result = f"return Suspended({variant.constants.text(Boxed(layouts))}.value, ({parts},))"
             effects = [
                 line
                 for change in tracer.effects.changes.values()
@@ -249,7 +266,22 @@ class _Generator:
         return Captured(
             namespace["attempt"], text, guards, gm, tracer.recorder.op_count, record, tracer.shapes.shapes, self.name,
             variant.constants.namespace, runner, _Failure(variant, tracer, settings, namespace),
+            self._portable(roots),
         )  # fmt: skip
+
+    def _portable(self, roots: tuple[int, ...]) -> Portable:
+        guarded = {
+            id(guard.expected): guard.source
+            for guard in self.tracer.provenance.guards
+            if guard.kind is GuardKind.IS and guard.source.root.kind != "state"
+        }
+        paths: dict[str, Source] = {}
+        for name, obj in self.variant.constants.namespace.items():
+            source = guarded.get(id(obj)) or self.tracer.provenance.source_of(obj)
+            if source is not None and source.root.kind != "state" and source.base is not None:
+                paths[name] = source
+        functions = tuple(self.tracer.interpreted.values())
+        return Portable(roots, self.settings[0], paths, functions, tuple(self.tracer.provenance.constants))
 
 
 class _Failure:
@@ -288,7 +320,7 @@ def _short(value: Any) -> str:
     return text if len(text) < 100 else f"{text[:97]}..."
 
 
-class _Boxed:
+class Boxed:
     """Carries a tuple of layouts as one constant."""
 
     def __init__(self, value: Any) -> None:

@@ -1,0 +1,100 @@
+"""What a program was captured as: graphs, breaks with the user's lines, guards.
+
+In: a function and the arguments of one call. Out: an `Explanation`, printable and with fields. What always
+holds: explaining runs the program once, through capture with the `eager` backend, so its effects happen.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core.api import call_object
+from tracer_core.backends import get
+from tracer_core.options import CompileConfig
+from tracer_core.runtime import CompiledFunction
+from tracer_core.segments.capture import BreakRecord, Captured
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """graphs: the torch-level graphs, in the order captured. breaks: where capture stopped, each with
+    kind, reason, location and hint. guards: of every segment, as expressions. result: of the call.
+    skipped: reasons why a part ran natively."""
+
+    graphs: tuple[torch.fx.GraphModule, ...]
+    breaks: tuple[BreakRecord, ...]
+    guards: tuple[str, ...]
+    op_count: int
+    result: Any
+    skipped: tuple[str, ...] = ()
+
+    @property
+    def graph_count(self) -> int:
+        """How many graphs were captured."""
+        return len(self.graphs)
+
+    @property
+    def graph_break_count(self) -> int:
+        """How many times a graph had to end."""
+        return len(self.breaks)
+
+    def __str__(self) -> str:
+        lines = [
+            f"graphs: {self.graph_count}   breaks: {self.graph_break_count}   operators: {self.op_count}   "
+            f"guards: {len(self.guards)}"
+        ]
+        for i, one in enumerate(self.breaks, 1):
+            lines += [f"break {i}: {one.location}", f"  {one.reason} [{one.kind}]", f"  what would remove it: {one.hint}"]
+        lines += [f"ran natively: {reason}" for reason in self.skipped]
+        for i, gm in enumerate(self.graphs):
+            lines.append(f"graph {i}:")
+            lines += [f"  {line}" for line in str(gm.graph).splitlines()[1:] if line.strip()]
+        return "\n".join(lines)
+
+
+def explanation(compiled: CompiledFunction, result: Any = None) -> Explanation:
+    """What a compiled function has captured so far."""
+    records: list[Captured] = compiled.records
+    return Explanation(
+        graphs=tuple(r.graph for r in records if r.graph is not None),
+        breaks=tuple(compiled.breaks),
+        guards=tuple(guard for r in records for guard in r.guards),
+        op_count=sum(r.op_count for r in records),
+        result=result,
+        skipped=tuple(compiled.abandoned),
+    )
+
+
+def explain(function: Callable[..., Any]) -> Callable[..., Explanation]:
+    """``explain(f)(*args)`` -> `Explanation`. See `tracer_core.explain`."""
+    config = CompileConfig(get("eager"))
+
+    def explained(*args: Any, **kwargs: Any) -> Explanation:
+        if isinstance(function, torch.nn.Module):
+            compiled = CompiledFunction(type(function).__call__, config)
+            return explanation(compiled, compiled(function, *args, **kwargs))
+        if inspect.ismethod(function):
+            compiled = CompiledFunction(function.__func__, config)
+            return explanation(compiled, compiled(function.__self__, *args, **kwargs))
+        if not inspect.isfunction(function):
+            compiled = CompiledFunction(call_object, config)
+            return explanation(compiled, compiled(function, *args, **kwargs))
+        compiled = CompiledFunction(function, config)
+        return explanation(compiled, compiled(*args, **kwargs))
+
+    return explained
+
+
+def summary(compiled: CompiledFunction, name: str) -> str:
+    """One line: how many graphs and breaks, and where the first break is."""
+    found = explanation(compiled)
+    text = f"{name}: {found.graph_count} graph{'s' * (found.graph_count != 1)}, {found.graph_break_count} break"
+    text += "s" * (found.graph_break_count != 1)
+    if found.breaks:
+        text += f"; first at {found.breaks[0].location}: {found.breaks[0].reason}"
+    return text

@@ -1,0 +1,401 @@
+"""Captured variants on disk, and back in another process without tracing.
+
+In: a compiled function, a path. Out: a JSON file with the text of every variant (guards, fetches, effects,
+result), how to find each constant again by import, hashes of the code that was followed, and the backend's
+own serialized graph. What always holds: nothing is unpickled; a file that was made by other versions, or whose
+code has changed since, is refused with the reason; a variant that cannot be stored is named with the reason.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import enum
+import hashlib
+import importlib
+import json
+import os
+import platform
+import sys
+import tempfile
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import dispatch, markers
+from tracer_core.errors import TracerError
+from tracer_core.guards.stamp import Stamps
+from tracer_core.interpreter.frame import NULL
+from tracer_core.plugin_api import resolve
+from tracer_core.runtime import CompiledFunction
+from tracer_core.segments.capture import Captured, Boxed, alias_groups
+from tracer_core.segments.emit import runtime_namespace
+from tracer_core.segments.segment import FrameLayout, Segment
+from tracer_core.source import Source
+from tracer_core.version import __version__
+
+FORMAT = 1
+
+
+class StoredError(TracerError):
+    """A file of stored variants cannot be used. The text says why and what to do."""
+
+
+class NotPortable(Exception):
+    """A variant refers to something that another process cannot find."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """stored: names of the variants written. left_out: (name, reason) of those that were not."""
+
+    stored: tuple[str, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+
+def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
+    """Writes every variant that `compiled` (what `tracer_core.compile` returned) has captured so far.
+
+    The file is replaced atomically. Raises StoredError if `compiled` is not a compiled object or its
+    backend cannot serialize.
+    """
+    function = _compiled_function(compiled)
+    backend = function.config.backend
+    if backend.serialize is None:
+        raise StoredError(f"backend {backend.name!r} does not offer serialize, so nothing can be stored")
+    entries, left_out = [], []
+    for key, segment in [*function._starts.items(), *function._segments.items()]:
+        for record in function.records:
+            if record.attempt in segment.variants:
+                try:
+                    entries.append(_entry(key, record, function))
+                except NotPortable as error:
+                    left_out.append((record.name, str(error)))
+    document = {"format": FORMAT, "made_by": _versions(function), "entries": entries}
+    _write(path, json.dumps(document, indent=1))
+    return StoreReport(tuple(entry["name"] for entry in entries), tuple(left_out))
+
+
+def load(compiled: Any, path: str | os.PathLike[str]) -> int:
+    """Gives `compiled` the variants stored at `path`; returns how many.
+
+    Raises StoredError if the file is damaged, was made by other versions or for another function or
+    backend, or if code that was followed has changed since.
+    """
+    function = _compiled_function(compiled)
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+        entries = document["entries"]
+        if document["format"] != FORMAT:
+            raise StoredError(f"{path}: format {document['format']}, this version reads {FORMAT}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoredError(f"{path} cannot be read ({error}); store the variants again") from error
+    here = _versions(function)
+    for what, value in document["made_by"].items():
+        if here.get(what) != value:
+            raise StoredError(f"{path} was made with {what} {value}, here it is {here.get(what)}; store it again")
+    loaded = [_load_entry(entry, function, str(path)) for entry in entries]
+    for key, attempt, start in loaded:
+        table = function._starts if start else function._segments
+        table.setdefault(key, Segment(key)).variants.append(attempt)
+    return len(loaded)
+
+
+def _compiled_function(compiled: Any) -> CompiledFunction:
+    behind = markers.compiled(compiled)
+    found = behind.function if behind is not None else compiled
+    if not isinstance(found, CompiledFunction):
+        raise StoredError(f"{compiled!r} was not made by tracer_core.compile")
+    return found
+
+
+def _versions(function: CompiledFunction) -> dict[str, str]:
+    backend = function.config.backend
+    return {
+        "tracer-core": __version__,
+        "torch": torch.__version__,
+        "Python": platform.python_version(),
+        "backend": backend.name,
+        "mode": function.config.mode,
+        "options": repr(function.config.options),
+        "function": f"{function.function.__module__}:{function.function.__qualname__}",
+    }
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
+        file.write(text)
+    os.replace(file.name, path)
+
+
+# -- one variant ---------------------------------------------------------------------------------------
+
+
+def _entry(key: Any, record: Captured, function: CompiledFunction) -> dict[str, Any]:
+    describe = _Describer(record)
+    start = not (isinstance(key, tuple) and key and isinstance(key[0], FrameLayout))
+    return {
+        "name": record.name,
+        "key": list(key) if start else describe.layouts(key),
+        "start": start,
+        "text": record.text,
+        "guards": list(record.guards),
+        "constants": {name: describe.constant(name, obj) for name, obj in record.constants.items()},
+        "code": [[describe.function(f), code_hash(f.__code__)] for f in record.portable.interpreted if describe.known(f)],
+        "roots": list(record.portable.roots),
+        "grads": record.portable.grads,
+        "graph": _graph(record, function),
+    }
+
+
+def _graph(record: Captured, function: CompiledFunction) -> Any:
+    if record.runner is None:
+        return None
+    parts = dispatch.parts_of(record.runner)
+    if parts is None:
+        raise NotPortable("its graph runs captured operators eagerly")
+    if parts.plan.constants:
+        raise NotPortable("its graph holds constant tensors")
+    data: bytes = resolve(function.config.backend.serialize)(parts.runner)
+    return {
+        "backend": base64.b64encode(data).decode(),
+        "plan": None if parts.plan.trivial else parts.plan.text(),
+    }
+
+
+def _load_entry(entry: dict[str, Any], function: CompiledFunction, path: str) -> tuple[Any, Callable[..., Any], bool]:
+    finder = _Finder(path)
+    for described, expected in entry["code"]:
+        found = finder.find(described)
+        if code_hash(found.__code__) != expected:
+            raise StoredError(f"{path}: {found.__qualname__} has changed since {entry['name']} was stored; store it again")
+    namespace = {**runtime_namespace(), "graph": _load_graph(entry, function)}
+    for name, described in entry["constants"].items():
+        namespace[name] = finder.find(described)
+    exec(compile(entry["text"], f"<tracer_core {entry['name']}, stored>", "exec"), namespace)
+    if "check" in namespace:
+        namespace["stamps"] = Stamps(namespace["check"], tuple(entry["roots"]), entry["grads"])
+    key = tuple(entry["key"]) if entry["start"] else finder.layouts(entry["key"])
+    return key, namespace["attempt"], entry["start"]
+
+
+def _load_graph(entry: dict[str, Any], function: CompiledFunction) -> Any:
+    stored = entry["graph"]
+    if stored is None:
+        return None
+    deserialize = resolve(function.config.backend.deserialize)
+    runner = deserialize(base64.b64decode(stored["backend"]), None)
+    if stored["plan"] is None:
+        return runner
+    space: dict[str, Any] = {"runner": runner, "constants": ()}
+    exec(compile(stored["plan"], "<tracer outputs, stored>", "exec"), space)
+    return space["call"]
+
+
+def code_hash(code: types.CodeType) -> str:
+    """A hash of what a code object does (not of where it stands in a file)."""
+    digest = hashlib.sha256()
+
+    def add(one: types.CodeType) -> None:
+        digest.update(one.co_code)
+        digest.update(repr((one.co_names, one.co_varnames, one.co_freevars, one.co_cellvars, one.co_flags)).encode())
+        for constant in one.co_consts:
+            if isinstance(constant, types.CodeType):
+                add(constant)
+            else:
+                shown = sorted(map(repr, constant)) if isinstance(constant, frozenset) else repr(constant)
+                digest.update(str(shown).encode())
+
+    add(code)
+    return digest.hexdigest()
+
+
+# -- naming objects for another process ----------------------------------------------------------------
+
+
+def _import_path(obj: Any) -> str | None:
+    """``module:qualname`` if importing that gives this very object."""
+    module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+    if isinstance(obj, types.ModuleType):
+        return f"{obj.__name__}:" if sys.modules.get(obj.__name__) is obj else None
+    candidates = [module] if module else ["torch", "torch._C._nn", "builtins", "math"]
+    for candidate in candidates:
+        found: Any = sys.modules.get(candidate)
+        try:
+            for part in (name or "").split("."):
+                found = found.__dict__[part] if isinstance(found, type) else getattr(found, part)
+        except (AttributeError, KeyError):
+            continue
+        if found is obj:
+            return f"{candidate}:{name}"
+    for candidate in ("torch", "torch.nn.functional", "torch._C._nn", "torch._C"):
+        short = getattr(obj, "__name__", "")
+        if getattr(sys.modules[candidate], short, None) is obj if short and candidate in sys.modules else False:
+            return f"{candidate}:{short}"
+    return None
+
+
+class _Describer:
+    """Describes the constants of one variant as JSON values."""
+
+    def __init__(self, record: Captured) -> None:
+        self.record = record
+        self._functions = {f.__code__: f for f in record.portable.interpreted}
+        self._by_object = {
+            id(record.constants[name]): source for name, source in record.portable.paths.items()
+        }
+
+    def constant(self, name: str, obj: Any) -> Any:
+        try:
+            return self.describe(obj)
+        except NotPortable as error:
+            raise NotPortable(f"constant {name}: {error}") from None
+
+    def describe(self, obj: Any) -> Any:
+        for kind, how in _DESCRIBE.items():
+            if isinstance(obj, kind):
+                described = how(self, obj)
+                if described is not None:
+                    return described
+        path = _import_path(obj)
+        if path is not None:
+            return {"import": path}
+        source = self._by_object.get(id(obj))
+        if source is not None:
+            return {"path": self._steps(source)}
+        raise NotPortable(f"{type(obj).__module__}.{type(obj).__qualname__} {obj!r:.80} has no import path")
+
+    def _steps(self, source: Source) -> list[Any]:
+        """The path as a root and steps of (kind, key)."""
+        if source.base is None:
+            if source.kind == "module":
+                return [["module", source.key]]
+            return [["object", self.describe(self.record.portable.path_constants[source.key[0]])]]
+        return [*self._steps(source.base), [source.kind, source.key]]
+
+    def known(self, function: types.FunctionType) -> bool:
+        """Whether the function exists before a call (those made by the program itself are part of the
+        code that made them)."""
+        return _import_path(function) is not None or id(function) in self._by_object
+
+    def function(self, function: types.FunctionType) -> Any:
+        return self.describe(function)
+
+    def code(self, code: types.CodeType) -> Any:
+        function = self._functions.get(code)
+        if function is None:
+            raise NotPortable(f"the code object {code.co_qualname} was made by the program")
+        return {"code": self.describe(function)}
+
+    def namespace(self, namespace: dict[Any, Any]) -> Any:
+        """The globals of a module, or of a function that has some of its own (namedtuple's __new__)."""
+        module = sys.modules.get(namespace.get("__name__", ""))
+        if module is not None and module.__dict__ is namespace:
+            return {"globals": module.__name__}
+        for function in self.record.portable.interpreted:
+            if function.__globals__ is namespace:
+                return {"globals_of": self.describe(function)}
+        return None
+
+    def layouts(self, layouts: tuple[FrameLayout, ...]) -> list[Any]:
+        return [
+            [self.code(f.code), f.ip, list(f.locals), list(f.stack), f.on_return, list(f.kw_names), f.n_exceptions]
+            for f in layouts
+        ]
+
+
+def _literal(_: Any, obj: Any) -> Any:
+    text = repr(obj)
+    try:
+        if ast.literal_eval(text) == obj:
+            return {"literal": text}
+    except (ValueError, SyntaxError):
+        pass
+    return None
+
+
+_DESCRIBE: dict[Any, Callable[[_Describer, Any], Any]] = {
+    Boxed: lambda d, obj: {"layouts": d.layouts(obj.value)},
+    type(NULL): lambda d, obj: {"null": True},
+    torch.dtype: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
+    torch.layout: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
+    torch.memory_format: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
+    torch.device: lambda d, obj: {"device": str(obj)},
+    torch.Size: lambda d, obj: {"size": list(obj)},
+    types.CodeType: lambda d, obj: d.code(obj),
+    enum.Enum: lambda d, obj: {"enum": [d.describe(type(obj)), obj.name]},
+    (list, set, frozenset, float, complex, range): _literal,
+    dict: lambda d, obj: d.namespace(obj),
+    types.FunctionType: lambda d, obj: {"alias_groups": True} if obj is alias_groups else None,
+}
+
+
+class _Finder:
+    """Finds described objects in this process."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def find(self, described: dict[str, Any]) -> Any:
+        ((kind, value),) = described.items()
+        try:
+            return _FIND[kind](self, value)
+        except (ImportError, AttributeError, KeyError, IndexError, TypeError) as error:
+            raise StoredError(f"{self.path}: cannot find {described}: {error}; store the variants again") from error
+
+    def layouts(self, described: list[Any]) -> tuple[FrameLayout, ...]:
+        return tuple(
+            FrameLayout(self.find(code), ip, tuple(names), tuple(stack), on_return, tuple(kw), n)
+            for code, ip, names, stack, on_return, kw, n in described
+        )
+
+
+def _import(_: _Finder, path: str) -> Any:
+    module, _, name = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split(".") if name else ():
+        found = found.__dict__[part] if isinstance(found, type) and part in found.__dict__ else getattr(found, part)
+    return found
+
+
+_STEPS: dict[str, Callable[[_Finder, Any, Any], Any]] = {
+    "object": lambda f, base, key: f.find(key),
+    "module": lambda f, base, key: importlib.import_module(key),
+    "dict": lambda f, base, key: base.__dict__,
+    "key": lambda f, base, key: base[key],
+    "item": lambda f, base, key: base[key],
+    "slot": lambda f, base, key: getattr(base, key),
+    "cell": lambda f, base, key: base.__closure__[key],
+    "contents": lambda f, base, key: base.cell_contents,
+    "type": lambda f, base, key: type(base),
+    "called": lambda f, base, key: base(),
+}
+
+
+def _walk(finder: _Finder, steps: list[Any]) -> Any:
+    found: Any = None
+    for kind, key in steps:
+        found = _STEPS[kind](finder, found, key)
+    return found
+
+
+_FIND: dict[str, Callable[[_Finder, Any], Any]] = {
+    "import": _import,
+    "path": _walk,
+    "layouts": lambda f, value: Boxed(f.layouts(value)),
+    "null": lambda f, value: NULL,
+    "torch": lambda f, value: getattr(torch, value),
+    "device": lambda f, value: torch.device(value),
+    "size": lambda f, value: torch.Size(value),
+    "code": lambda f, value: f.find(value).__code__,
+    "enum": lambda f, value: f.find(value[0])[value[1]],
+    "literal": lambda f, value: ast.literal_eval(value),
+    "globals": lambda f, value: importlib.import_module(value).__dict__,
+    "globals_of": lambda f, value: f.find(value).__globals__,
+    "alias_groups": lambda f, value: alias_groups,
+}
