@@ -1,1 +1,1 @@
-"""See the package README."""
+"""The backend ``onnxrt`` of tracer_core: runs its graphs in ONNX Runtime. See `onnxrt_backend.plugin`."""

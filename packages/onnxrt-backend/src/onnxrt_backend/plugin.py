@@ -1,0 +1,69 @@
+"""Registers the backend ``onnxrt``: ATen graphs, translated by torch.onnx, run by ONNX Runtime.
+
+In: the hook call; then a lowered ATen graph and its spec. Out: a runner. What always holds: listing the
+backend imports neither onnx nor onnxruntime; parameters are inputs of the model, bound by address, so that
+writing to them is seen by the next call.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from tracer_core.plugin_api import Backend, CompileSpec, Runner, hookimpl, stage
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "onnxrt"
+
+#: What has to be installed: module -> distribution.
+REQUIRED = {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}
+
+
+def available() -> str | None:
+    """Why the backend cannot run here, or None. Looks for the packages without importing them."""
+    missing = [name for module, name in REQUIRED.items() if importlib.util.find_spec(module) is None]
+    return f"not installed: {', '.join(missing)} (pip install {' '.join(missing)})" if missing else None
+
+
+def check(options: Any, mode: str) -> None:
+    """Raises BackendError if a provider that the options name is not there."""
+    from onnxrt_backend.session import providers  # the engine: only when somebody compiles
+
+    if options.providers is not None:
+        providers(options, "cpu")
+
+
+def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+    """A runner for a lowered graph. Raises BackendError, or what the exporter raises."""
+    from onnxrt_backend.binding import BoundSession  # the engine: only when somebody compiles
+    from onnxrt_backend.export import export
+    from onnxrt_backend.session import session
+
+    with stage("onnxrt export", graph=spec.name):
+        exported = export(graph, spec.name)
+    with stage("onnxrt session", graph=spec.name):
+        made = session(exported.model, spec.options, spec.device.type)
+    return BoundSession(made, exported, spec)
+
+
+@hookimpl
+def tracer_backends() -> list[Backend]:
+    """The backend's registration."""
+    return [
+        Backend(
+            name=NAME,
+            compile=compile_graph,
+            description="ATen to ONNX, run by ONNX Runtime",
+            ir="aten",
+            shapes="symbolic",
+            devices=frozenset({"cpu", "cuda"}),
+            modes={"default": "ONNX Runtime's own graph optimisations, see the option of that name"},
+            supports="onnxrt_backend.support:supports",
+            options="onnxrt_backend.options:Options",
+            reset="onnxrt_backend.support:reset",
+            available=available,
+            check=check,
+        )
+    ]

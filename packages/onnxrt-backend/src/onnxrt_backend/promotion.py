@@ -1,0 +1,59 @@
+"""Type promotion made explicit: ONNX operators want arguments of one dtype, ATen's promote.
+
+In: an fx graph of ATen operators with values. Out: the same graph with ``aten._to_copy`` nodes before pointwise
+operators whose arguments have another dtype than the operator computes in. What always holds: the dtype of
+every value that was there stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+#: Pointwise operators with a result of dtype bool that compare in the dtype common to their arguments.
+COMPARISONS = frozenset({aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge})
+
+#: Pointwise operators whose arguments keep their own dtypes, or whose first argument is a condition.
+OWN_DTYPES = frozenset({
+    aten._to_copy, aten.copy, aten.clone, aten.masked_fill, aten.where, aten.isnan, aten.isinf, aten.logical_not,
+    aten.logical_and, aten.logical_or, aten.logical_xor, aten.fill, aten.bernoulli,
+})  # fmt: skip
+
+
+def promote(graph: torch.fx.Graph) -> None:
+    """Adds the casts, in place."""
+    for node in list(graph.nodes):
+        dtype = common_dtype(node)
+        if dtype is not None:
+            for source in node.all_input_nodes:
+                value = source.meta["val"]
+                if isinstance(value, torch.Tensor) and value.dtype != dtype:
+                    node.replace_input_with(source, _cast(graph, node, source, dtype))
+
+
+def common_dtype(node: torch.fx.Node) -> torch.dtype | None:
+    """The dtype in which a pointwise operator computes, or None if its arguments are to be left alone."""
+    target: Any = node.target
+    if node.op != "call_function" or torch.Tag.pointwise not in getattr(target, "tags", ()):
+        return None
+    packet = target.overloadpacket
+    if packet in OWN_DTYPES or not isinstance(node.meta["val"], torch.Tensor):
+        return None
+    if packet not in COMPARISONS:
+        dtype: torch.dtype = node.meta["val"].dtype
+        return None if dtype is torch.bool else dtype
+    left, right = (arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args[:2])
+    return torch.result_type(left, right)
+
+
+def _cast(
+    graph: torch.fx.Graph, before: torch.fx.Node, source: torch.fx.Node, dtype: torch.dtype
+) -> torch.fx.Node:
+    with graph.inserting_before(before):
+        node = graph.call_function(aten._to_copy.default, (source,), {"dtype": dtype})
+    node.meta = dict(before.meta)
+    node.meta["val"] = aten._to_copy.default(source.meta["val"], dtype=dtype)
+    return node

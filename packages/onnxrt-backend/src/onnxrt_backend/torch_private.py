@@ -1,0 +1,57 @@
+"""The one door to names that torch and onnxruntime do not promise to keep.
+
+Out: `translate`, an fx graph of ATen operators as an ONNX model, and the exporter's table of operators. It is
+torch.onnx's own translator, entered below torch.export: the graph is exported already.
+
+Tried on torch 2.13.0 with onnxscript 0.7.2.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+
+
+@functools.cache
+def registry() -> Any:
+    """torch.onnx's table from ATen operators to ONNX functions (made once: it takes 0.6 s)."""
+    from torch.onnx._internal.exporter import _registration
+
+    return _registration.ONNXRegistry.from_torchlib()
+
+
+def has_translation(target: Any) -> bool:
+    """Whether the exporter knows an operator on real numbers."""
+    return any(not entry.is_complex for entry in registry().get_decomps(target))
+
+
+def element_type(dtype: torch.dtype) -> int:
+    """The ONNX number of a dtype. Raises KeyError for one that ONNX has not."""
+    from torch.onnx._internal.exporter import _core
+
+    return int(_core.torch_dtype_to_onnx_dtype(dtype))
+
+
+def translate(graph: torch.fx.Graph, name: str) -> bytes:
+    """The ONNX model of a graph whose nodes carry ``meta["val"]``, serialised: its inputs are the
+    placeholders that are read, its outputs the tensors of the output node, under the nodes' names."""
+    import onnx_ir as ir
+    from torch.onnx._internal.exporter import _constants, _core, _ir_passes
+
+    model = ir.Model(
+        graph=ir.Graph([], [], nodes=[], name=name),
+        ir_version=_constants.ONNX_IR_VERSION,
+        producer_name="tracer onnxrt-backend",
+    )
+    for node in graph.nodes:
+        node.meta.setdefault("nn_module_stack", {})  # the translator warns about each node without one
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the translator's own deprecations are not the user's affair
+        _core._translate_fx_graph(
+            graph, model, graph_like=model.graph, owned_graphs={}, lower="at_conversion", registry=registry()
+        )
+    _ir_passes.add_opset_imports(model)
+    return bytes(ir.to_proto(model).SerializeToString())
