@@ -108,6 +108,51 @@ def test_convolution(case: tuple[Any, ...], x_last: bool, w_last: bool) -> None:
     assert torch.allclose(fused, torch.relu(eager) + residual, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("shape", "weight_shape", "stride", "padding", "dilation"),
+    [
+        *(case for case in CONVOLUTIONS),
+        ((1, 20, 17, 33), (600, 20, 3, 3), (1, 1), (1, 1), (1, 1)),
+        ((2, 9, 20, 20), (64, 9, 3, 5), (2, 3), (3, 4), (2, 1)),
+        ((2, 300, 9, 9), (70, 300, 1, 1), (1, 1), (0, 0), (1, 1)),
+    ],
+)
+@pytest.mark.parametrize("post", ["none", "relu"])
+def test_direct_convolution(
+    shape: Any, weight_shape: Any, stride: Any, padding: Any, dilation: Any, post: str
+) -> None:
+    x, weight, bias = torch.randn(shape), torch.randn(weight_shape), torch.randn(weight_shape[0])
+    rest = (stride, padding, dilation, False, (0, 0), 1)
+    act = ACTIVATIONS[post]
+    eager = act(aten.convolution.default(x, weight, bias, *rest))
+    residual = torch.randn_like(eager)
+    truth = act(aten.convolution.default(x.double(), weight.double(), bias.double(), *rest)) + residual.double()
+    got = own.convolution(x, weight, bias, *rest, post=post, residual=residual, direct=True)
+    check(got, eager + residual, truth)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "shape", "weight_shape", "last"),
+    [
+        ("own", "unfolded", (1, 512, 2, 2), (512, 512, 3, 3), False),
+        ("own", "direct", (1, 256, 16, 16), (128, 256, 1, 1), False),
+        ("own", "direct", (1, 64, 16, 16), (64, 64, 3, 3), False),
+        ("aten", "oneDNN", (1, 64, 16, 16), (64, 64, 3, 3), True),
+        ("aten", "oneDNN", (1, 128, 32, 32), (32, 128, 3, 3), False),
+        ("aten", "oneDNN", (4, 64, 56, 56), (64, 64, 3, 3), False),
+    ],
+)
+def test_table_chooses_convolutions(kind: str, reason: str, shape: Any, weight_shape: Any, last: bool) -> None:
+    form = torch.channels_last if last else torch.contiguous_format
+    pad = weight_shape[-1] // 2
+    args = (torch.randn(shape).contiguous(memory_format=form), torch.randn(weight_shape), None,
+            [1, 1], [pad, pad], [1, 1], False, [0, 0], 1)  # fmt: skip
+    chosen = best(aten.convolution.default, [operand(a) for a in args])
+    assert chosen.kind == kind and reason in chosen.reason
+    truth = aten.convolution.default(args[0].double(), args[1].double(), *args[2:])
+    check(chosen.function(*args), aten.convolution.default(*args), truth)
+
+
 PRODUCTS = [
     ("own", torch.float32, 12, 768, 768), ("own", torch.float32, 256, 768, 768),
     ("onednn", torch.float32, 300, 768, 768), ("aten", torch.float32, 2, 8, 8),

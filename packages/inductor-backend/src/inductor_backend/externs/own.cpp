@@ -121,6 +121,85 @@ static void unfold(const float* __restrict__ x, bool x_last, bool w_last, const 
             }
     }
 }
+
+// ---- many pixels: channels of the result are rows, pixels (of all images) columns; nothing is unfolded in memory
+struct Run { int64_t at, length, batch, y, x; };  // columns [at, at + length) are pixels (y, x ...) of one output line
+struct Direct {
+    const float* x;
+    Window g;
+    float* out;
+    int64_t N;
+    const float *bias, *residual;
+
+    int runs(int64_t n0, int64_t columns, Run* r) const {
+        int count = 0;
+        for (int64_t at = 0; at < columns;) {
+            const int64_t n = n0 + at, ox = n % g.OW, left = g.OW - ox;
+            const int64_t length = left < columns - at ? left : columns - at;
+            r[count++] = {at, length, n / (g.OH * g.OW), n / g.OW % g.OH, ox};
+            at += length;
+        }
+        return count;
+    }
+    void pack(int64_t k0, int64_t kc, int64_t n0, int64_t columns, float* panel) const {
+        Run r[TC_NC];
+        const int count = runs(n0, columns, r);
+        const int64_t taps = g.KH * g.KW, plane = g.H * g.W, padded = (columns + 15) / 16 * 16;
+        for (int64_t k = 0; k < kc; k++) {
+            const int64_t c = (k0 + k) / taps, tap = (k0 + k) % taps, dy = tap / g.KW * g.dh - g.ph, dx = tap % g.KW * g.dw - g.pw;
+            float* line = panel + k * TC_NC;
+            for (int i = 0; i < count; i++) {
+                float* to = line + r[i].at;
+                const int64_t y = r[i].y * g.sh + dy, x0 = r[i].x * g.sw + dx, length = r[i].length;
+                if ((uint64_t)y >= (uint64_t)g.H) {
+                    for (int64_t j = 0; j < length; j++) to[j] = 0.0f;
+                    continue;
+                }
+                const float* from = x + (r[i].batch * g.C + c) * plane + y * g.W + x0;
+                // the columns whose x lies inside the image
+                int64_t low = x0 < 0 ? (-x0 + g.sw - 1) / g.sw : 0, high = (g.W - x0 + g.sw - 1) / g.sw;
+                low = low < length ? low : length;
+                high = high < low ? low : high < length ? high : length;
+                for (int64_t j = 0; j < low; j++) to[j] = 0.0f;
+                if (g.sw == 1)
+                    for (int64_t j = low; j < high; j++) to[j] = from[j];
+                else
+                    for (int64_t j = low; j < high; j++) to[j] = from[j * g.sw];
+                for (int64_t j = high; j < length; j++) to[j] = 0.0f;
+            }
+            for (int64_t j = columns; j < padded; j++) line[j] = 0.0f;
+        }
+    }
+    template <int P> void store(const float* tile, int64_t m0, int64_t rows, int64_t n0, int64_t columns) const {
+        const int64_t pixels = g.OH * g.OW;
+        for (int64_t at = 0; at < columns;) {
+            const int64_t batch = (n0 + at) / pixels, pixel = (n0 + at) % pixels;
+            const int64_t length = pixels - pixel < columns - at ? pixels - pixel : columns - at;
+            for (int64_t i = 0; i < rows; i++) {
+                const int64_t to = (batch * N + m0 + i) * pixels + pixel;
+                const float b = bias ? bias[m0 + i] : 0.0f;
+                const float* acc = tile + i * TC_NC + at;
+                if (residual) {
+#pragma omp simd
+                    for (int64_t j = 0; j < length; j++) out[to + j] = post<P>(acc[j] + b) + residual[to + j];
+                } else {
+#pragma omp simd
+                    for (int64_t j = 0; j < length; j++) out[to + j] = post<P>(acc[j] + b);
+                }
+            }
+            at += length;
+        }
+    }
+    template <int P> static void store_tile(void* context, const float* tile, int64_t m0, int64_t rows, int64_t n0, int64_t columns) {
+        ((const Direct*)context)->store<P>(tile, m0, rows, n0, columns);
+    }
+};
+static const tc_store_tile STORE_DIRECT[] = {Direct::store_tile<NONE>, Direct::store_tile<RELU>, Direct::store_tile<GELU_ERF>,
+    Direct::store_tile<GELU_TANH>, Direct::store_tile<SILU>, Direct::store_tile<TANH>, Direct::store_tile<SIGMOID>};
+static void pack_direct(void* context, int64_t k0, int64_t kc, int64_t n0, int64_t columns, float* panel) {
+    ((const Direct*)context)->pack(k0, kc, n0, columns, panel);
+}
+
 extern "C" int omp_get_max_threads();
 TC_EXPORT void run_convolution(const int64_t* a) {
     const float *x = (const float*)a[0], *w = (const float*)a[1], *bias = (const float*)a[2], *residual = (const float*)a[3];
@@ -128,6 +207,10 @@ TC_EXPORT void run_convolution(const int64_t* a) {
     const Window g{a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15], a[16], a[17], a[18]};
     const int64_t N = a[19], p = a[20], K = g.C * g.KH * g.KW, pixels = g.OH * g.OW, M = g.B * pixels;
     const bool x_last = a[21], w_last = a[22], out_last = a[23];
+    if (a[24]) {
+        Direct direct{x, g, out, N, bias, residual};
+        return tc_gemm_packed(w, K, N, M, K, pack_direct, STORE_DIRECT[p], &direct);
+    }
     const float* rows = x;  // a 1x1 convolution of channels-last data is a product as it is
     if (!(K == g.C && x_last && g.sh == 1 && g.sw == 1 && g.ph == 0 && g.pw == 0)) {
         float* unfolded = scratch.get((size_t)(M * K));

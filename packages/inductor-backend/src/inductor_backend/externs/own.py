@@ -50,7 +50,21 @@ def _linear() -> Callable[..., None]:
 
 @functools.cache
 def _convolution() -> Callable[..., None]:
-    return library().function("run_convolution", 24)
+    return library().function("run_convolution", 25)
+
+
+def form(pixels: int, image: int, count: int, taps: int, contiguous: bool) -> str | None:
+    """How a convolution is done, or None where oneDNN's is the faster (docs/notes/cpu_externs.md).
+
+    "unfolded": a row a pixel, for few pixels, so that the weights are read once, as they lie. "direct": pixels
+    along the vector registers and weights broadcast, for contiguous operands. pixels: of all images' results;
+    image: of one; count: channels of the result; taps: of the window; contiguous: of input and weight.
+    """
+    if pixels <= 128 or (taps == 1 and pixels <= 256 and image < 64):
+        return "unfolded"
+    if contiguous and image >= 64 and count >= 64 and pixels <= (5000 if taps == 1 else 300):
+        return "direct"
+    return None
 
 
 def addmm(
@@ -97,9 +111,11 @@ def convolution(
     post: str = "none",
     residual: torch.Tensor | None = None,
     channels_last: bool | None = None,
+    direct: bool | None = None,
 ) -> torch.Tensor:
     """2-D convolution, groups 1, not transposed: x and weight contiguous or channels-last, float32. The result
-    is channels-last if `channels_last`, by default if one of them is, as eager's; residual has its layout."""
+    is channels-last if `channels_last`, by default if one of them is, as eager's; residual has its layout.
+    direct: which of the two forms; by default what `form` says. "direct" is for contiguous operands only."""
     batch, channels, height, width = x.shape
     count, _, kh, kw = weight.shape
     (sh, sw), (ph, pw), (dh, dw) = stride, padding, dilation
@@ -109,9 +125,13 @@ def convolution(
     last = (x_last or w_last) if channels_last is None else channels_last
     strides = (oh * ow * count, 1, ow * count, count) if last else (count * oh * ow, oh * ow, ow, 1)
     out = torch.empty_strided((batch, count, oh, ow), strides)
+    contiguous = not (x_last or w_last or last)
+    if direct is None:
+        direct = form(batch * oh * ow, oh * ow, count, kh * kw, contiguous) == "direct"
     _convolution()(
         x, weight, 0 if bias is None else bias, 0 if residual is None else residual, out,
         batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, POSTS[post], x_last, w_last, int(last),
+        int(direct and contiguous),
     )  # fmt: skip
     return out
 

@@ -23,9 +23,6 @@ aten = torch.ops.aten
 
 #: Up to this many rows our product reads weights faster than any library here; above, oneDNN's is as good or better.
 OWN_ROWS = 256
-#: Convolutions: rows are output pixels. 1x1 ones need no unfolding, so they win for longer.
-OWN_PIXELS = 128
-OWN_PIXELS_1X1 = 256
 #: Below this many multiplications a call's overhead decides, and ATen's is the lowest.
 SMALL_PRODUCT = 200_000
 
@@ -150,9 +147,10 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
         for size, pad, dil, kernel, step in zip((height, width), padding, dilation, (kh, kw), stride, strict=True)
     )
     pixels, depth = batch * oh * ow, channels * kh * kw
-    limit = OWN_PIXELS_1X1 if (kh, kw) == (1, 1) else OWN_PIXELS
-    if pixels <= limit and pixels * depth * count >= SMALL_PRODUCT and depth >= 16:
-        return _own("convolution", f"{pixels} output pixels: weights are read once")
+    contiguous = not (_is_last_only(x) or _is_last_only(weight))
+    form = own.form(pixels, oh * ow, count, kh * kw, contiguous)
+    if form is not None and pixels * depth * count >= SMALL_PRODUCT and depth >= 16:
+        return _own("convolution", f"{pixels} output pixels: {form}")
     return aten_choice(target, f"{pixels} output pixels: oneDNN's is the fastest")
 
 

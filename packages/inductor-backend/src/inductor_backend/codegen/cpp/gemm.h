@@ -19,6 +19,11 @@ typedef void (*tc_store_tile)(void* context, const float* tile, int64_t m0, int6
 extern "C" {
 __attribute__((visibility("hidden"))) void tc_gemm(int layout, const float* x, int64_t ldx, const float* w, int64_t ldw,
                                                    int64_t M, int64_t N, int64_t K, tc_store_tile store, void* context);
+// a[M,K] @ b where b [K,N] is never stored: pack(context, k0, kc, n0, columns, panel) writes rows k0 .. k0+kc of columns
+// n0 .. n0+columns as panel[k * TC_NC + n]; what it leaves beyond `columns` is ignored, but must be written.
+typedef void (*tc_pack_panel)(void* context, int64_t k0, int64_t kc, int64_t n0, int64_t columns, float* panel);
+__attribute__((visibility("hidden"))) void tc_gemm_packed(const float* a, int64_t lda, int64_t M, int64_t N, int64_t K,
+                                                          tc_pack_panel pack, tc_store_tile store, void* context);
 }
 // The same with the epilogue as a function object.
 template <class Store>

@@ -234,3 +234,36 @@ extern "C" void tc_gemm(int layout, const float* x, int64_t ldx, const float* w,
         }
     }
 }
+
+// Rows of `a` at once: their tile (512 x 64 floats) and the panel share L2, so b is packed once for all of them.
+#define WIDE_ROWS 512
+extern "C" void tc_gemm_packed(const float* a, int64_t lda, int64_t M, int64_t N, int64_t K, tc_pack_panel pack,
+                               tc_store_tile store, void* context) {
+    const int64_t chunks = (N + TC_NC - 1) / TC_NC, blocks = (M + WIDE_ROWS - 1) / WIDE_ROWS;
+    const int threads = M * N * K < 150000 || omp_in_parallel() ? 1 : omp_get_max_threads();
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        alignas(64) float tile[WIDE_ROWS * TC_NC];
+        alignas(64) float panel[KC * TC_NC];
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < chunks * blocks; task++) {
+            const int64_t n0 = task / blocks * TC_NC, m0 = task % blocks * WIDE_ROWS;
+            const int64_t columns = N - n0 < TC_NC ? N - n0 : TC_NC, rows = M - m0 < WIDE_ROWS ? M - m0 : WIDE_ROWS;
+            const Cut cut(rows);
+            for (int64_t k0 = 0; k0 < K; k0 += KC) {
+                const int64_t kc = K - k0 < KC ? K - k0 : KC;
+                pack(context, k0, kc, n0, columns, panel);
+                for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++) {
+                    const float* as = a + (m0 + m) * lda + k0;
+                    float* out = tile + m * TC_NC;
+                    int64_t n = 0;
+                    for (; n + NB * LANES <= columns; n += NB * LANES)
+                        PANEL[0][cut.at(i) - 1](as, lda, panel + n, TC_NC, kc, out + n, k0 != 0);
+                    for (; n < columns; n += LANES)
+                        PANEL_ONE[cut.at(i) - 1](as, lda, panel + n, TC_NC, kc, out + n, k0 != 0);
+                }
+            }
+            store(context, tile, m0, rows, n0, columns);
+        }
+    }
+}
