@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from inductor_backend.externs.own import POSTS
+from inductor_backend.externs.own import POSTS, form
 from inductor_backend.externs.table import Operand, _is_last_only
 from inductor_backend.index_expr import Expr
 from inductor_backend.loop_ir.nodes import ExternNode, Layout, Program, Strided
@@ -41,9 +41,11 @@ def _convolution(program: Program, node: ExternNode, address: Address, result: S
     count, _, kh, kw = weight.layout.sizes
     oh, ow = result.layout.sizes[2:]
     flags = [_last(t.layout, program, t) for t in (x, weight, result)]
+    direct = form(batch * oh * ow, oh * ow, count, kh * kw, not any(flags)) == "direct"
     numbers: list[str | Expr] = [
         address(x), address(weight), address(bias) if bias is not None else 0, address(residual) if residual else 0,
         address(result), batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, POSTS[post], *flags,
+        int(direct),
     ]
     return f"run_convolution({', '.join(map(str, numbers))})"
 
@@ -52,5 +54,5 @@ def _convolution(program: Program, node: ExternNode, address: Address, result: S
 OWN_CALLS = {
     "aten.mm.default": ("run_linear = own.library().function('run_linear', 14)", _linear),
     "aten.addmm.default": ("run_linear = own.library().function('run_linear', 14)", _linear),
-    "aten.convolution.default": ("run_convolution = own.library().function('run_convolution', 24)", _convolution),
+    "aten.convolution.default": ("run_convolution = own.library().function('run_convolution', 25)", _convolution),
 }
