@@ -314,6 +314,23 @@ def flatten(indices: Sequence[Index], strides: Sequence[Expr], offset: Expr = 0)
     return result
 
 
+def recombine(index: Index) -> Index:
+    """The index with ``n * (b // n) + b % n`` written as ``b``: what a reshape took apart and the strides
+    put together again."""
+    for atom, coefficient in index.terms.items():
+        if not isinstance(atom, Mod):
+            continue
+        whole, partner = atom.base, FloorDiv(atom.base, atom.divisor)
+        if len(whole.terms) == 1 and whole.const == 0:
+            ((inner, one),) = whole.terms.items()
+            if isinstance(inner, FloorDiv) and one == 1:
+                partner = FloorDiv(inner.base, simplify(inner.divisor * atom.divisor))
+        if index.terms.get(partner) == simplify(coefficient * atom.divisor):
+            rest = {a: c for a, c in index.terms.items() if a is not atom and a != partner}
+            return recombine(Index(index.const, rest) + whole * coefficient)
+    return index
+
+
 def contiguous_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
     """Row-major strides, as torch gives them (a dimension of size 0 counts as 1)."""
     strides: list[Expr] = []

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Expr, Index, flatten, product
+from inductor_backend.index_expr import Expr, Index, flatten, product, recombine
 from inductor_backend.loop_ir.values import Value, topological
 
 
@@ -28,7 +28,7 @@ class Layout:
     offset: Expr = 0
 
     def flat(self, index: Sequence[Index]) -> Index:
-        return flatten(index, self.strides, self.offset)
+        return recombine(flatten(index, self.strides, self.offset))
 
     @property
     def numel(self) -> Expr:

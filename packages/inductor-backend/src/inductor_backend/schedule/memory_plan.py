@@ -11,10 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import sympy
+
 from inductor_backend.index_expr import Expr, simplify
 from inductor_backend.loop_ir.nodes import Buffer
 
 ALIGNMENT = 64
+
+
+class AlignUp(sympy.Function):
+    """The least multiple of `ALIGNMENT` that is not less than its argument."""
+
+    nargs = 1
+    is_integer = True
+    is_nonnegative = True
 
 
 @dataclass(slots=True)
@@ -51,7 +61,7 @@ def nbytes(buffer: Buffer) -> Expr:
 def aligned(size: Expr) -> Expr:
     if isinstance(size, int):
         return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-    return simplify(((size + ALIGNMENT - 1) // ALIGNMENT) * ALIGNMENT)
+    return AlignUp(size)
 
 
 def plan_memory(arena: dict[str, Buffer], life: dict[str, Life], tensors: Sequence[str]) -> MemoryPlan:

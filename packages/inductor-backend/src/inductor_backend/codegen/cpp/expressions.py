@@ -16,6 +16,7 @@ import torch
 from inductor_backend.errors import unsupported
 from inductor_backend.index_expr import Expr, FloorDiv, Index, Indirect, Var
 from inductor_backend.loop_ir.values import Value
+from inductor_backend.schedule.memory_plan import ALIGNMENT
 
 #: What a value is called in registers, and in memory.
 C_TYPES = {
@@ -152,8 +153,8 @@ def size_expression(expr: Expr, language: str = "cpp") -> str:
         return str(expr)
     name = type(expr).__name__
     division = "/" if language == "cpp" else "//"
-    if isinstance(expr, sympy.Mul) and any(a.is_Rational and not a.is_Integer for a in expr.args):
-        numerator, denominator = sympy.fraction(expr)
+    if name == "floor" or (isinstance(expr, sympy.Mul) and any(a.is_Rational and not a.is_Integer for a in expr.args)):
+        numerator, denominator = sympy.fraction(sympy.together(expr.args[0] if name == "floor" else expr))
         return f"(({size_expression(numerator, language)}) {division} {size_expression(denominator, language)})"
     args = [size_expression(a, language) for a in expr.args]
     if name in _SYMPY_INFIX:
@@ -162,6 +163,8 @@ def size_expression(expr: Expr, language: str = "cpp") -> str:
         return "(" + " * ".join([args[0]] * int(expr.exp)) + ")"
     if name in ("FloorDiv", "CleanDiv", "IntTrueDiv"):
         return f"({args[0]} {division} {args[1]})"
+    if name == "AlignUp":
+        return f"(({args[0]} + {ALIGNMENT - 1}) {division} {ALIGNMENT} * {ALIGNMENT})"
     if name in ("Mod", "PythonMod"):
         return f"({args[0]} % {args[1]})"
     if name in ("Max", "Min"):
