@@ -64,7 +64,8 @@ class BoundSession:
         self._idle.append(binding)
         values = [r.finish(b, inputs) for r, b in zip(self._results, buffers, strict=True)]
         for result, value in zip(self._results[self._outputs :], values[self._outputs :], strict=True):
-            inputs[result.target].copy_(value)
+            if result.target is not None:
+                inputs[result.target].copy_(value)
         return values[: self._outputs]
 
     def _bind_inputs(self, binding: Binding, inputs: Sequence[Any]) -> list[torch.Tensor]:

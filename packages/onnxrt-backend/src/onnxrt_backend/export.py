@@ -1,7 +1,7 @@
 """Makes a lowered ATen graph one that ONNX can say, and translates it.
 
-In: a functional ATen graph and its spec. Out: an `Exported`: the serialised model, which graph inputs it reads
-under which names, and how each result is made from an output of the model.
+In: a functional ATen graph and its spec. Out: an `Exported`: the serialised model, which graph inputs it
+reads under which names, and how each result is made from an output of the model.
 
 ONNX results are contiguous and have names of their own. So: trailing writes become outputs; an output that is
 an input, or is returned twice, goes through an Identity; a dense output with other strides is transposed in

@@ -12,8 +12,8 @@ LEVELS = ("disable", "basic", "extended", "all")
 class Options:
     """providers: execution providers to try in this order, such as ``("CUDAExecutionProvider",)``; None
     takes the best one for the graph's device. An unavailable one is a BackendError that lists those there
-    are. intra_op_threads: threads of one operator; None takes as many as torch uses. graph_optimization_level:
-    one of ``disable``, ``basic``, ``extended``, ``all``.
+    are. intra_op_threads: threads of one operator; None takes as many as torch uses.
+    graph_optimization_level: one of ``disable``, ``basic``, ``extended``, ``all``.
     """
 
     providers: tuple[str, ...] | None = None

@@ -1,8 +1,8 @@
 """Type promotion made explicit: ONNX operators want arguments of one dtype, ATen's promote.
 
-In: an fx graph of ATen operators with values. Out: the same graph with ``aten._to_copy`` nodes before pointwise
-operators whose arguments have another dtype than the operator computes in. What always holds: the dtype of
-every value that was there stays.
+In: an fx graph of ATen operators with values. Out: the same graph with ``aten._to_copy`` nodes before
+pointwise operators whose arguments have another dtype than the operator computes in. What always holds: the
+dtype of every value that was there stays.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ COMPARISONS = frozenset({aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge})
 
 #: Pointwise operators whose arguments keep their own dtypes, or whose first argument is a condition.
 OWN_DTYPES = frozenset({
-    aten._to_copy, aten.copy, aten.clone, aten.masked_fill, aten.where, aten.isnan, aten.isinf, aten.logical_not,
-    aten.logical_and, aten.logical_or, aten.logical_xor, aten.fill, aten.bernoulli,
+    aten._to_copy, aten.copy, aten.clone, aten.masked_fill, aten.where, aten.isnan, aten.isinf,
+    aten.logical_not, aten.logical_and, aten.logical_or, aten.logical_xor, aten.fill, aten.bernoulli,
 })  # fmt: skip
 
 
@@ -45,6 +45,8 @@ def common_dtype(node: torch.fx.Node) -> torch.dtype | None:
     if packet not in COMPARISONS:
         dtype: torch.dtype = node.meta["val"].dtype
         return None if dtype is torch.bool else dtype
+    left: Any
+    right: Any
     left, right = (arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args[:2])
     return torch.result_type(left, right)
 

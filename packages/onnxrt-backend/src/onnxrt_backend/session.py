@@ -54,19 +54,3 @@ def session(model: bytes, options: Options, device: str) -> Any:
     }[options.graph_optimization_level]
     settings.intra_op_num_threads = options.intra_op_threads or torch.get_num_threads()
     return onnxruntime.InferenceSession(model, settings, providers=list(providers(options, device)))
-
-
-def accepts(model: bytes) -> str | None:
-    """None if the CPU provider loads a model, else ONNX Runtime's reason."""
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4
-    settings.intra_op_num_threads = 1
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    try:
-        onnxruntime.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions have no common base but Exception
-        text = str(error).splitlines()[0] if str(error) else ""
-        return f"ONNX Runtime refuses it: {text[:200]}"
-    return None

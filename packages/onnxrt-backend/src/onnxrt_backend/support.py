@@ -1,8 +1,9 @@
 """Which operators ONNX Runtime can run here: asked of ONNX Runtime itself.
 
-In: a node of an ATen graph. Out: None, or the reason against it. An operator must be in torch.onnx's table, must
-not draw random numbers (ONNX Runtime has its own stream, so results would not be eager's), and a model of this
-one node must be accepted by the CPU provider for its dtypes; the answer is kept for nodes that look alike.
+In: a node of an ATen graph. Out: None, or the reason against it. An operator must be in torch.onnx's table,
+must not draw random numbers (ONNX Runtime has its own stream, so results would not be eager's), and a model
+of this one node must load and compute what PyTorch computes (`onnxrt_backend.probe`). The answer is kept for
+nodes that look alike.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from typing import Any
 import torch
 
 from onnxrt_backend import torch_private
-from onnxrt_backend.promotion import promote
-from onnxrt_backend.session import accepts
+from onnxrt_backend.probe import ask
 
 #: dtypes that the translation does not keep exactly.
 REFUSED_DTYPES = {
@@ -22,9 +22,6 @@ REFUSED_DTYPES = {
     torch.complex64: "ONNX has no complex numbers",
     torch.complex128: "ONNX has no complex numbers",
 }
-
-#: Operators whose ONNX form differs from ATen's in values that a test found.
-WRONG_FORM: dict[Any, str] = {}
 
 _answers: dict[Any, str | None] = {}
 
@@ -34,8 +31,6 @@ def supports(node: torch.fx.Node) -> str | None:
     target: Any = node.target
     if torch.Tag.nondeterministic_seeded in target.tags and argument(node, "dropout_p") != 0.0:
         return "draws from its own stream of random numbers"
-    if target in WRONG_FORM:
-        return WRONG_FORM[target]
     tensors = [value for value in _values(node) if isinstance(value, torch.Tensor)]
     for tensor in tensors:
         if tensor.dtype in REFUSED_DTYPES:
@@ -100,7 +95,7 @@ def signature(node: torch.fx.Node) -> Any:
 
 
 def _ask(node: torch.fx.Node) -> str | None:
-    """Builds a model of this one node and lets ONNX Runtime load it."""
+    """Builds a graph of this one node and lets ONNX Runtime try it."""
     graph = torch.fx.Graph()
     made: dict[torch.fx.Node, torch.fx.Node] = {}
     for source in node.all_input_nodes:
@@ -108,12 +103,7 @@ def _ask(node: torch.fx.Node) -> str | None:
         made[source].meta["val"] = source.meta["val"]
     call = graph.node_copy(node, made.__getitem__)
     graph.output(tuple(_outputs(graph, call, _items_read(node))))
-    promote(graph)
-    try:
-        model = torch_private.translate(graph, "one_node")
-    except Exception as error:  # the exporter's errors have no common base; each is an answer here
-        return f"torch.onnx cannot translate it: {_first_line(_root(error))}"
-    return accepts(model)
+    return ask(graph)
 
 
 def _outputs(graph: torch.fx.Graph, call: torch.fx.Node, items: list[int]) -> list[torch.fx.Node]:
@@ -126,13 +116,3 @@ def _outputs(graph: torch.fx.Graph, call: torch.fx.Node, items: list[int]) -> li
         node.meta["val"] = call.meta["val"][index]
         nodes.append(node)
     return nodes
-
-
-def _root(error: BaseException) -> BaseException:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
