@@ -30,9 +30,7 @@ from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.memory_plan import MemoryPlan, lives, plan_memory
 from inductor_backend.size_vars import SizeVars
-from tracer_core.errors import BackendError
-from tracer_core.options import env
-from tracer_core.plugin_api import CompileSpec, Runner
+from tracer_core.plugin_api import BackendError, CompileSpec, Runner, env, stage, wants_text
 
 
 @dataclass(slots=True)
@@ -240,22 +238,24 @@ STAGES = (
 
 def run_stages(c: Compilation, until: str | None = None) -> Compilation:
     """Runs the stages in order (until: the last to run). Raises BackendError naming stage and cause."""
-    settings = env()
-    for number, stage in enumerate(STAGES, 1):
-        start = time.perf_counter()
-        try:
-            stage.run(c)
-            if settings.check and stage.verify is not None:
-                stage.verify(c)
-        except BackendError:
-            raise
-        except Exception as error:
-            label = f"inductor stage {number}/{len(STAGES)} {stage.name!r} failed on {c.spec.name}: "
-            raise BackendError("inductor", stage.name, f"{label}{type(error).__name__}: {error}") from error
-        c.seconds[stage.name] = time.perf_counter() - start
-        if settings.debug and stage.dump is not None:
-            printer.write_dump(settings.debug, c.spec.name, 60 + number, stage.name, stage.suffix, stage.dump(c))
-        if stage.name == until:
+    check = env().check
+    for number, item in enumerate(STAGES, 1):
+        before = time.perf_counter()
+        with stage(f"inductor_{item.name}", graph=c.spec.name, suffix=f".{item.suffix}") as record:
+            try:
+                item.run(c)
+                if check and item.verify is not None:
+                    item.verify(c)
+            except BackendError as error:
+                label = f"inductor stage {number}/{len(STAGES)} {item.name!r} failed on {c.spec.name}: "
+                raise BackendError("inductor", item.name, label + error.detail, error.dump) from error
+            except Exception as error:
+                label = f"inductor stage {number}/{len(STAGES)} {item.name!r} failed on {c.spec.name}: "
+                raise BackendError("inductor", item.name, f"{label}{type(error).__name__}: {error}") from error
+            if item.dump is not None and wants_text():
+                record.text = item.dump(c)
+        c.seconds[item.name] = time.perf_counter() - before
+        if item.name == until:
             break
     return c
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tracer_core.errors import BackendError
+from tracer_core.plugin_api import BackendError
 
 
 def unsupported(stage: str, detail: str, node: torch.fx.Node | None = None) -> BackendError:

@@ -15,8 +15,7 @@ import torch
 
 from inductor_backend.compile_graph import Artifact, load_module
 from inductor_backend.runtime.build_cpp import load_binary
-from tracer_core.errors import BackendError
-from tracer_core.plugin_api import CompileSpec, Runner
+from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
 FORMAT = 1
 

@@ -13,8 +13,8 @@ from typing import Any
 import sympy
 import torch
 
-from inductor_backend.index_expr import Expr, simplify
 from inductor_backend.errors import unsupported
+from inductor_backend.index_expr import Expr, simplify
 from tracer_core.plugin_api import SizeSpec
 
 

@@ -1,4 +1,4 @@
-"""Readable text of programs, groups, bodies and plans, and the files of TRACER_DEBUG.
+"""Readable text of programs, groups, bodies and plans.
 
 In: any stage's result. Out: text. What always holds: the text names every buffer, index and refusal, so
 that a dump can be read without the code that made it.
@@ -6,7 +6,6 @@ that a dump can be read without the code that made it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -103,9 +102,3 @@ def memory(m: MemoryPlan) -> str:
     lines = [f"{name}: offset {offset}" for name, offset in m.offsets.items()]
     return "\n".join([f"arena of {m.size} bytes", *lines, f"drop after: {m.drop_after}", ""])
 
-
-def write_dump(folder: str, graph: str, number: int, name: str, suffix: str, text: str) -> None:
-    path = os.path.join(folder, graph)
-    os.makedirs(path, exist_ok=True)
-    with open(os.path.join(path, f"{number}_{name}.{suffix}"), "w", encoding="utf-8") as out:
-        out.write(text)

@@ -14,7 +14,7 @@ from inductor_backend.loop_ir import printer
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node, Program, Store
 from inductor_backend.loop_ir.values import topological
 from inductor_backend.ops import OPS, REDUCTIONS, compute_dtype
-from tracer_core.errors import VerifyError
+from tracer_core.plugin_api import VerifyError
 
 if TYPE_CHECKING:
     from inductor_backend.codegen.cpp.kernel import KernelText

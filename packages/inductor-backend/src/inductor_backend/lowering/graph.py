@@ -22,7 +22,7 @@ from inductor_backend.loop_ir.views import Ref, broadcast
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, same_strides
 from inductor_backend.size_vars import SizeVars
-from tracer_core.plugin_api import CompileSpec
+from tracer_core.plugin_api import BackendError, CompileSpec
 
 
 class GraphLowering:
@@ -46,7 +46,12 @@ class GraphLowering:
             if step is None:
                 raise unsupported("lower", f"graph node of kind {node.op!r}", node)
             self.ctx.node = node
-            step(node)
+            try:
+                step(node)
+            except BackendError:
+                raise
+            except Exception as error:
+                raise unsupported("lower", f"{type(error).__name__}: {error}", node) from error
         return self.program
 
     def _tensor(self, name: str, fake: torch.Tensor) -> Buffer:

@@ -14,7 +14,15 @@ from inductor_backend.index_expr import product
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node, Program
 from inductor_backend.schedule.dependencies import Dependencies, dependencies
 from inductor_backend.schedule.inline import redomain
-from inductor_backend.schedule.legal import LARGEST_ARGUMENTS, Domain, Joined, Refused, check_values, squeezed, unify
+from inductor_backend.schedule.legal import (
+    LARGEST_ARGUMENTS,
+    Domain,
+    Joined,
+    Refused,
+    check_values,
+    squeezed,
+    unify,
+)
 from inductor_backend.schedule.score import keeps_threads_busy, shared_bytes
 from inductor_backend.size_vars import SizeVars
 

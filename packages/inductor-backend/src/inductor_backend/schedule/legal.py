@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inductor_backend.index_expr import Expr, Index, contiguous_strides, flatten, product, reshape_groups, variables
+from inductor_backend.index_expr import (
+    Expr,
+    Index,
+    contiguous_strides,
+    flatten,
+    product,
+    reshape_groups,
+    variables,
+)
 from inductor_backend.loop_ir.nodes import LoopNode
 from inductor_backend.loop_ir.values import Rewriter
 from inductor_backend.schedule.inline import redomain

@@ -16,9 +16,9 @@ import torch
 from inductor_backend.codegen.cpp.expressions import (
     C_TYPES,
     CPP_OPS,
+    TO_MEMORY,
     constant_text,
     index_text,
-    TO_MEMORY,
     memory_type,
 )
 from inductor_backend.codegen.cpp.loops import COLUMN_TILE, LoopNest, walk
