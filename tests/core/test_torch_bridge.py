@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 import pytest
 import torch
 
+import tracer_core
 from tracer_core import bridges
 from tracer_core.plugin_api import Backend
 
@@ -78,3 +79,39 @@ def test_settings_are_checked_like_ours():
     fast = torch.compile(gated, backend="tracer_eager", options={"speed": 11})
     with pytest.raises(Exception, match="backend 'eager' has no options"):
         fast(torch.ones(2), torch.ones(2))
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(4))
+
+    def forward(self, x):
+        return torch.tanh(x) * self.weight
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_ours_inside_torch_compile(warm):
+    """torch.compile traces the original function, not our machinery."""
+    module = Scaled()
+    function, compiled = (
+        tracer_core.compile(gated, backend="eager"),
+        tracer_core.compile(module, backend="eager"),
+    )
+    x, y = torch.randn(4), torch.randn(4)
+    with torch.no_grad():
+        if warm:
+            function(x, y), compiled(x)
+        outer = torch.compile(lambda x, y: function(compiled(x), y), backend="eager", fullgraph=True)
+        for _ in range(2):
+            same(outer(x, y), gated(module(x), y))
+
+
+def test_torch_compile_inside_ours():
+    function = torch.compile(gated, backend="eager")
+    module = torch.compile(Scaled(), backend="eager")
+    outer = tracer_core.compile(lambda x, y: function(module(x) + 1, y), backend="eager")
+    x, y = torch.randn(4), torch.randn(4)
+    with torch.no_grad():
+        for _ in range(2):
+            same(outer(x, y), gated(module(x) + 1, y))

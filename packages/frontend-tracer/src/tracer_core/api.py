@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 import torch
+from torch.compiler import is_compiling as torch_is_compiling
 
 from tracer_core import events, logs, stages, validation
 from tracer_core.backends import BackendRow, forget, mark_used, reset_used, rows
@@ -220,6 +221,8 @@ def _compiled_function(function: Callable[..., Any], config: CompileConfig) -> C
 
     # A real function, so that it binds as a method and passes inspect.isfunction.
     def call(*args: Any, **kwargs: Any) -> Any:
+        if torch_is_compiling():  # torch.compile and torch.export trace the original, not our own code
+            return function(*args, **kwargs)
         return traced(*args, **kwargs)
 
     _mark_method(look_like(call, function), traced, function)
@@ -230,6 +233,8 @@ def _compiled_object(target: Callable[..., Any], config: CompileConfig) -> Calla
     traced = _traced(call_object, config)
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if torch_is_compiling():
+            return target(*args, **kwargs)
         return traced(target, *args, **kwargs)
 
     _mark_method(look_like(call, target), traced, target)

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from torch import fx, nn
+from torch.compiler import is_compiling as torch_is_compiling
 
 from tracer_core.errors import OptionError
 
@@ -126,9 +127,10 @@ def _method(
 
     @functools.wraps(call)
     def method(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        if self.__dict__ is state:
-            return replacement(module, *args, **kwargs)
-        return call(self, *args, **kwargs)
+        # torch.compile and torch.export trace the original: what they would see below is our own code.
+        if torch_is_compiling() or self.__dict__ is not state:
+            return call(self, *args, **kwargs)
+        return replacement(module, *args, **kwargs)
 
     mark(method, replacement, call)
     return method
