@@ -62,8 +62,9 @@ def observe(function: Callable[[StageRecord], None]) -> Callable[[], None]:
 
 
 def wants_text() -> bool:
-    """Whether anybody will read the text of a stage: ask before building a costly one."""
-    return bool(_observers) or _current.get() is not None or env().debug is not None
+    """Whether anybody will read the text of a stage: ask before building a costly one. A recording
+    alone does not: `last_compile` has the texts if TRACER_DEBUG is set or a plug-in listens."""
+    return bool(_observers) or env().debug is not None
 
 
 @contextmanager
