@@ -1,0 +1,178 @@
+"""Real models, eager beside compiled, as a table.
+
+In: models. Out: progress while it works, then a table, and exit status 1 if a model failed or its error is
+more than 3 times eager's own. What always holds: each model has a fresh process and an empty cache, so
+"first call" is what a user waits for the first time (import of the compiler, capture, compile, run); errors
+are against the same program in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import models, processes
+from benchmarks.results import Store
+from benchmarks.tables import geometric_mean, milliseconds, table
+from benchmarks.timing import Plan, alternate, speed_up
+
+ALLOWED = 3.0
+
+PLAN = Plan(rounds=5, seconds=0.15, least=3)
+
+#: Without --models: those of the issue, and two as the seeds write them (train mode, grad mode).
+DEFAULT = (
+    "cos_sin",
+    "resnet18_64",
+    "resnet18_224",
+    "densenet121_128",
+    "bert_12",
+    "bert_128",
+    "resnext101_7",
+    "resnet18_64_seed",
+    "bert_12_seed",
+)
+
+
+def measure(model: models.Model, backend: str) -> dict[str, Any]:
+    """One row, in this process."""
+    program = model.program()
+    truth_program = models.in_float64(program)
+    with model.mode():
+        start = time.perf_counter()
+        import tracer_core
+        from benchmarks.watch import Watch
+
+        watch = Watch(backend)
+        compiled = tracer_core.compile(program.function, backend=watch.backend)
+        result = program.call(compiled)
+        first = time.perf_counter() - start
+        eager_result = program.call()
+        truth = truth_program.call()
+        del truth_program
+        functions = {"eager": program.function, "compiled": compiled}
+        rounds = alternate(functions, program.args, program.kwargs, PLAN)
+    from tracer_core.testing import error_ratio, relative_error
+
+    fallbacks = [r.text for r in tracer_core.last_compile(compiled) if r.name == "fallback"]
+    return {
+        "seconds": rounds,
+        "first_call": first,
+        "error": relative_error(truth, result),
+        "eager_error": relative_error(truth, eager_result),
+        "error_ratio": error_ratio(truth, eager_result, result),
+        "type": type(result).__name__,
+        "graphs": watch.graphs,
+        "breaks": watch.breaks,
+        "kernels": watch.kernels,
+        "operators": watch.operators,
+        "fallbacks": fallbacks,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the demo; 1 if a model failed or is less exact than allowed."""
+    parser = argparse.ArgumentParser(prog="benchmarks.demo", description=__doc__)
+    parser.add_argument(
+        "--models", nargs="+", default=list(DEFAULT), metavar="NAME", help="`all` for every model"
+    )
+    parser.add_argument("--backend", default="inductor")
+    parser.add_argument(
+        "--resume", action="store_true", help="keep rows in benchmarks/results and use those there"
+    )
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds a model may take")
+    parser.add_argument("--in-this-process", action="store_true", help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    names = list(models.MODELS) if chosen.models == ["all"] else chosen.models
+    wanted = models.choose(names, [])
+    if chosen.in_this_process:
+        processes.answer(measure(wanted[0], chosen.backend))
+        return 0
+    processes.warm_up_files()
+    store = Store("demo", keep=chosen.resume)
+    begin = time.perf_counter()
+    rows: dict[str, dict[str, Any]] = {}
+    for number, model in enumerate(wanted, 1):
+        print(f"[{number}/{len(wanted)}] {model.title} ({model.modes}) ...", end=" ", flush=True)
+        child = ["--in-this-process", "--models", model.name, "--backend", chosen.backend]
+        rows[model.name], _ = store.row(
+            f"{model.name} {chosen.backend}",
+            lambda child=child: processes.fresh("benchmarks.demo", child, limit=chosen.limit),
+        )
+        print(progress(rows[model.name]), flush=True)
+    print(f"\n{report(rows, chosen.backend)}\n{time.perf_counter() - begin:.0f} s in all")
+    wrong = [name for name, row in rows.items() if not acceptable(row)]
+    if wrong:
+        print(f"NOT RIGHT: {', '.join(wrong)}")
+    return 1 if wrong else 0
+
+
+def acceptable(row: dict[str, Any]) -> bool:
+    """Whether the row worked and its error is at most 3 times eager's own (NaN is not)."""
+    return "failed" not in row and bool(row["error_ratio"] <= ALLOWED)
+
+
+def progress(row: dict[str, Any]) -> str:
+    """What is said when a model is done."""
+    if "failed" in row:
+        return f"FAILED\n{row['failed']}"
+    ratio = speed_up(row["seconds"]["eager"], row["seconds"]["compiled"])
+    return f"first call {row['first_call']:.1f} s, {ratio:.2f} times eager's speed"
+
+
+HEAD = (
+    "model",
+    "mode",
+    "eager ms",
+    "compiled ms",
+    "speed-up",
+    "first call s",
+    "error",
+    "eager's error",
+    "graphs",
+    "kernels",
+    "operator calls",
+)
+
+
+def report(rows: dict[str, dict[str, Any]], backend: str) -> str:
+    """The table, with what is worth a note below it."""
+    good = {name: row for name, row in rows.items() if "failed" not in row}
+    lines = [_line(models.MODELS[name], row) for name, row in good.items()]
+    ratios = [speed_up(row["seconds"]["eager"], row["seconds"]["compiled"]) for row in good.values()]
+    notes = [
+        table(HEAD, lines),
+        f"backend {backend}; geometric mean of the speed-ups {geometric_mean(ratios):.2f}",
+    ]
+    said: dict[str, list[str]] = {}
+    for name, row in good.items():
+        for text in (*row["fallbacks"], *row["breaks"]):
+            said.setdefault(text, []).append(name)
+    notes += [f"{', '.join(dict.fromkeys(names))}: {text}" for text, names in said.items()]
+    notes += [f"{name}: FAILED" for name, row in rows.items() if "failed" in row]
+    return "\n".join(notes)
+
+
+def _line(model: models.Model, row: dict[str, Any]) -> list[str]:
+    eager, compiled = (statistics.median(row["seconds"][name]) for name in ("eager", "compiled"))
+    return [
+        model.title,
+        model.modes,
+        milliseconds(eager),
+        milliseconds(compiled),
+        f"{speed_up(row['seconds']['eager'], row['seconds']['compiled']):.2f}",
+        f"{row['first_call']:.1f}",
+        f"{row['error']:.1e}{'' if acceptable(row) else ' WRONG'}",
+        f"{row['eager_error']:.1e}",
+        str(row["graphs"]),
+        "-" if row["kernels"] is None else str(row["kernels"]),
+        "-" if row["operators"] is None else str(row["operators"]),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""What a compiled call costs before it computes anything.
+
+In: nothing. Out: a table of microseconds a call: adding two tensors of 10 elements, and BERT-base with a
+backend that does nothing, where what is left is guards and rebuilding the output. What always holds: each
+compiler is alone in its process, the processes take turns, and a figure is the smallest of several medians,
+because what disturbs a measurement only ever adds to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks import compilers, models, processes
+from benchmarks.models import Program
+from benchmarks.results import Store
+from benchmarks.tables import table
+from benchmarks.timing import per_call
+
+
+def add(x: Any, y: Any) -> Any:
+    """The smallest program."""
+    return x + y
+
+
+def _add() -> Program:
+    import torch
+
+    torch.manual_seed(models.SEED)
+    return Program(add, (torch.randn(10), torch.randn(10)))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """program; compilers; base: the one that is subtracted, "" where the figure is all overhead; calls: in a
+    sample."""
+
+    title: str
+    program: Callable[[], Program]
+    compilers: tuple[str, ...]
+    base: str
+    calls: int
+
+
+CASES = {
+    "add": Case("add, 2 tensors of 10", _add, ("eager", "torch", "ours"), "eager", 1000),
+    "bert": Case(
+        "BERT-base 1×12, backend that does nothing",
+        models.MODELS["bert_12"].program,
+        ("torch:nothing", "ours:nothing"),
+        "",
+        50,
+    ),
+}
+
+_MEDIANS, _SAMPLES = 7, 15
+
+
+def measure(case: Case, compiler: str) -> dict[str, Any]:
+    """One process's figure: the smallest of several medians, in seconds a call."""
+    import torch
+
+    program = case.program()
+    with torch.no_grad():
+        function = compilers.compiler(compiler)(program.function)
+        for _ in range(3):
+            program.call(function)
+        medians = [
+            statistics.median(
+                per_call(function, program.args, program.kwargs, case.calls) for _ in range(_SAMPLES)
+            )
+            for _ in range(_MEDIANS)
+        ]
+    return {"medians": medians, "seconds": min(medians)}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures what is not there yet and prints all; 1 if a row failed."""
+    parser = argparse.ArgumentParser(prog="benchmarks.overhead", description=__doc__)
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--compilers", nargs="+", default=[], metavar="NAME", help="only these")
+    parser.add_argument("--repeats", type=int, default=3, help="processes a compiler")
+    parser.add_argument("--again", action="store_true", help="measure rows that are there already")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds a process may take")
+    parser.add_argument("--in-this-process", nargs=2, default=None, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if chosen.in_this_process:
+        case, compiler = chosen.in_this_process
+        processes.answer(measure(CASES[case], compiler))
+        return 0
+    processes.warm_up_files()
+    store = Store("overhead", again=chosen.again)
+    lines: list[list[str]] = []
+    failed = False
+    for name in chosen.cases:
+        case = CASES[name]
+        wanted = [one for one in case.compilers if not chosen.compilers or one in chosen.compilers]
+        found = _measured(store, name, wanted, chosen)
+        failed |= len(found) < len(wanted)
+        base = found.get(case.base, 0.0)
+        for compiler, seconds in found.items():
+            over = "" if compiler == case.base else f"{(seconds - base) * 1e6:.2f}"
+            over = "" if case.base and case.base not in found else over
+            lines.append([case.title, compilers.title(compiler), f"{seconds * 1e6:.2f}", over])
+    print(table(["case", "compiler", "µs a call", "µs over eager"], lines))
+    return 1 if failed else 0
+
+
+def _measured(store: Store, name: str, wanted: Sequence[str], chosen: argparse.Namespace) -> dict[str, float]:
+    """Seconds by compiler, the best of the processes; without those that failed."""
+    found: dict[str, float] = {}
+    for number in range(chosen.repeats):
+        for compiler in wanted:
+            child = ["--in-this-process", name, compiler]
+            key = f"{name} {compiler} {number}"
+            row, there = store.row(
+                key, lambda child=child: processes.fresh("benchmarks.overhead", child, limit=chosen.limit)
+            )
+            if "failed" in row:
+                print(f"{key} failed: {row['failed']}", flush=True)
+                continue
+            print(f"{key}: {row['seconds'] * 1e6:.2f} µs{' (stored)' if there else ''}", flush=True)
+            found[compiler] = min(row["seconds"], found.get(compiler, float("inf")))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Alternating measurement of several ways to do the same thing.
+
+In: callables by name. Out: seconds a call, for each round and name. What always holds: within a round each
+name has its turn right after another, the order turns from round to round, and the first calls of
+a turn are not counted (another one's data is in the caches, another thread pool may still be awake).
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """rounds; seconds: of a turn, about; least: samples of a turn at least; shortest: a sample covers as
+    many calls as take this long, because the clock costs time too."""
+
+    rounds: int = 7
+    seconds: float = 0.3
+    least: int = 5
+    shortest: float = 0.5e-3
+
+
+def per_call(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], calls: int
+) -> float:
+    """Seconds a call, over `calls` calls."""
+    start = time.perf_counter()
+    if kwargs:
+        for _ in itertools.repeat(None, calls):
+            function(*args, **kwargs)
+    else:
+        for _ in itertools.repeat(None, calls):
+            function(*args)
+    return (time.perf_counter() - start) / calls
+
+
+def turn(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], plan: Plan) -> float:
+    """The median of one turn."""
+    once = min(per_call(function, args, kwargs, 1) for _ in range(2))
+    calls = max(1, int(plan.shortest / max(once, 1e-7)))
+    samples = max(plan.least, min(200, int(plan.seconds / max(once * calls, 1e-7))))
+    return statistics.median(per_call(function, args, kwargs, calls) for _ in range(samples))
+
+
+def alternate(
+    functions: Mapping[str, Callable[..., Any]], args: tuple[Any, ...], kwargs: dict[str, Any], plan: Plan
+) -> dict[str, list[float]]:
+    """Seconds a call for each name, one number a round."""
+    names = list(functions)
+    measured: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(plan.rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            measured[name].append(turn(functions[name], args, kwargs, plan))
+    return measured
+
+
+def speed_up(base: list[float], other: list[float]) -> float:
+    """The median over the rounds of base / other: both sides of each ratio were measured together."""
+    return statistics.median(a / b for a, b in zip(base, other, strict=True))
