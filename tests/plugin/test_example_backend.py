@@ -30,6 +30,8 @@ USED = """
 """
 
 COMPILED = """
+    import os, tempfile
+    os.environ["TRACER_DEBUG"] = tempfile.mkdtemp()
     import torch, tracer_core
 
     class Model(torch.nn.Module):

@@ -154,8 +154,11 @@ def reset() -> None:
 
 
 def last_compile(fn: Callable[..., Any]) -> tuple[StageRecord, ...]:
-    """The stages of the last compile of `fn`, in the order in which they finished, with their seconds
-    and texts. Empty if nothing was compiled yet. Raises OptionError if `fn` is not a compiled object."""
+    """The stages of the last compile of `fn`, in the order in which they finished, with their seconds.
+
+    A stage whose text is costly to make has it only if TRACER_DEBUG is set or a plug-in listens to
+    stages. Empty if nothing was compiled yet. Raises OptionError if `fn` is not a compiled object.
+    """
     behind = compiled(fn)
     if behind is None:
         raise OptionError(f"last_compile needs what compile() returned, not {fn!r}")
