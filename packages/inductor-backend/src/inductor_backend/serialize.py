@@ -57,7 +57,7 @@ def serialize(runner: Runner) -> bytes:
 
 
 def _own_binary() -> str:
-    from inductor_backend.externs import own
+    from inductor_backend.externs import own  # only entries with own kernels need it
 
     return base64.b64encode(own.library().read_binary()).decode("ascii")
 
@@ -74,7 +74,7 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
     if stored["library"] is not None:
         library = load_binary(base64.b64decode(stored["library"]), name=spec.name)
     if stored["own"] is not None:
-        from inductor_backend.externs import own
+        from inductor_backend.externs import own  # only entries with own kernels need it
 
         own.restore(base64.b64decode(stored["own"]))
     constants = {name: _tensor_from_json(value) for name, value in stored["constants"].items()}

@@ -29,7 +29,7 @@ def available() -> str | None:
 
 def check(options: Any, mode: str) -> None:
     """Raises BackendError if a provider that the options name is not there."""
-    from onnxrt_backend.session import providers  # the engine: only when somebody compiles
+    from onnxrt_backend.session import providers  # heavy: onnxruntime
 
     if options.providers is not None:
         providers(options, "cpu")
@@ -37,9 +37,9 @@ def check(options: Any, mode: str) -> None:
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """A runner for a lowered graph. Raises BackendError, or what the exporter raises."""
-    from onnxrt_backend.binding import BoundSession  # the engine: only when somebody compiles
-    from onnxrt_backend.export import export
-    from onnxrt_backend.session import session
+    from onnxrt_backend.binding import BoundSession  # heavy: torch.onnx
+    from onnxrt_backend.export import export  # heavy: torch.onnx
+    from onnxrt_backend.session import session  # heavy: onnxruntime
 
     with stage("onnxrt export", graph=spec.name):
         exported = export(graph, spec.name)

@@ -105,7 +105,7 @@ def _index_problem(name: str, index: Sequence[Index], sizes: Sequence) -> str | 
 
 def plan(p: Program, made: Plan) -> None:
     """Every node once, in an order that respects the dependencies."""
-    from inductor_backend.schedule.dependencies import dependencies
+    from inductor_backend.schedule.dependencies import dependencies  # a check of a later stage, on demand
 
     order = {node.name: place for place, group in enumerate(made.groups) for node in group.nodes}
     if sorted(order) != sorted(node.name for node in p.nodes):
@@ -132,7 +132,7 @@ def bodies(p: Program, items: Sequence[KernelBody | None]) -> None:
 
 def memory(p: Program, made: Plan, kernels: Sequence[KernelText | None], m: MemoryPlan) -> None:
     """Two storages that live at the same time do not overlap (static arenas)."""
-    from inductor_backend.schedule.memory_plan import lives, nbytes
+    from inductor_backend.schedule.memory_plan import lives, nbytes  # likewise
 
     touched = [
         list(kernel.pointers) if kernel is not None else _extern_storages(p, group.nodes[0])
