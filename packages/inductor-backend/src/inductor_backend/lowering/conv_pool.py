@@ -152,7 +152,7 @@ def adaptive_avg_pool2d(ctx: Lowering, x: Ref, sizes: Sequence[Any]) -> Ref:
         size = as_number(h * w, dtype)
         return ctx.pointwise(lambda at: make("div", total.at(at), size), label="avg_pool")
     if not all(isinstance(v, int) for v in (h, w, oh, ow)) or h % oh or w % ow:
-        from inductor_backend.lowering.fallback import call_fallback  # rare: indices asked for
+        from inductor_backend.lowering.fallback import call_fallback  # rare: uneven windows
 
         return call_fallback(ctx, ctx.node.target, [x, [oh, ow]], {})
     kernel = [h // oh, w // ow]
