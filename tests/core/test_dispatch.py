@@ -247,4 +247,28 @@ def test_a_torch_level_backend_gets_its_graph_and_spec():
         assert runner([x])[1] is x
     ((graph, spec),) = seen
     assert graph is captured.gm
+
+
+def test_a_torch_level_backend_must_keep_aliases():
+    def compile_it(graph, spec):
+        return lambda inputs: [out.clone() for out in graph(*inputs)]
+
+    backend = Backend(name="cloning", compile=compile_it, ir="torch")
+    with torch.no_grad():
+        runner = compile_graph(torch_graph(lambda x: (x + 1, x[1:]), [randn(3)]), CompileConfig(backend))
+        with pytest.raises(BackendError, match="output 1 has memory of its own, expected that of input 0"):
+            runner([randn(3)])
+
+
+def test_a_torch_level_spec_tells_aliases():
+    seen = []
+
+    def compile_it(graph, spec):
+        seen.append(spec)
+        return interpreter(graph, spec)
+
+    with torch.no_grad():
+        captured = torch_graph(lambda x: (x + 1, x), [randn(3)])
+        compile_graph(captured, CompileConfig(Backend(name="b", compile=compile_it, ir="torch")))
+    (spec,) = seen
     assert [output.alias_of_input for output in spec.outputs] == [None, 0]

@@ -119,7 +119,16 @@ def _check_aliases(outputs: Sequence[Any], inputs: Sequence[Any], spec: CompileS
         owner = owners.get(storage)
         if owner is not None and expected.alias_of_input is None and expected.alias_of_output is None:
             raise _error(spec, f"output {index} shares its memory with {owner}, expected its own")
+        if owner is None and (promised := _promised(expected)) is not None:
+            raise _error(spec, f"output {index} has memory of its own, expected that of {promised}")
         owners.setdefault(storage, f"output {index}")
+
+
+def _promised(expected: OutputSpec) -> str | None:
+    """Whose memory an output must share."""
+    if expected.alias_of_input is not None:
+        return f"input {expected.alias_of_input}"
+    return None if expected.alias_of_output is None else f"output {expected.alias_of_output}"
 
 
 def _has_storage(value: Any) -> bool:

@@ -138,8 +138,9 @@ def relative_error(truth: Any, value: Any) -> float:
     worst = 0.0
     for exact, tensor in zip(tensors_in(truth), tensors_in(value), strict=True):
         if tensor.is_floating_point() and tensor.numel():
-            size = float(exact.double().norm()) or 1.0
-            worst = max(worst, float((tensor.double() - exact.double()).norm()) / size)
+            reference = exact.detach().double()
+            size = float(reference.norm()) or 1.0
+            worst = max(worst, float((tensor.detach().double() - reference).norm()) / size)
     return worst
 
 
