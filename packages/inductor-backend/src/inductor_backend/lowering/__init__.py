@@ -8,5 +8,6 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     normalization,
     pointwise,
     reduction,
+    updates,
     views,
 )

@@ -1,0 +1,77 @@
+"""Functional forms of writes: copy, slice_scatter, select_scatter.
+
+In: graph nodes that functionalisation made of ``x[1:3] = y`` and the like. Out: one pointwise node that
+reads the new values inside the region and the old ones outside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.index_expr import Index, floordiv, simplify
+from inductor_backend.loop_ir.values import Value, cast, const, make
+from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.registry import Lowering, aten, lower
+
+
+@lower(aten.copy.default)
+def copy(ctx: Lowering, x: Ref, source: Any, *unused: Any) -> Ref:
+    return ctx.pointwise(lambda at: ctx.element(source, at, ctx.meta().dtype))
+
+
+def _both(test: Value | None, other: Value) -> Value:
+    return other if test is None else make("bit_and", test, other)
+
+
+def _number(index: Index) -> Value:
+    return make("index", attr=index)
+
+
+@lower(aten.slice_scatter.default)
+def slice_scatter(
+    ctx: Lowering, x: Ref, source: Ref, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Ref:
+    dim = dim % len(x.sizes)
+    size = x.sizes[dim]
+    start = 0 if start is None else start
+    if isinstance(start, int) and start < 0:
+        start = simplify(start + size)
+    length = source.sizes[dim]
+    dtype = x.dtype
+
+    def body(at: Sequence[Index]) -> Value:
+        shifted = at[dim] - start
+        test = None if start == 0 else make("ge", _number(at[dim]), _number(Index(start)))
+        if not (step == 1 and simplify(start + length) == size):
+            test = _both(test, make("lt", _number(shifted), _number(Index(simplify(length * step)))))
+        if step != 1:
+            remainder = make("mod", _number(shifted), const(step, torch.int64))
+            test = _both(test, make("eq", remainder, const(0, torch.int64)))
+        position = list(at)
+        position[dim] = floordiv(shifted, step)
+        old = cast(x.at(at), dtype)
+        if test is None:
+            return cast(source.at(position), dtype)
+        return cast(
+            make("masked_load", test, cast(old, source.dtype), attr=(source.buffer.name, source.place(position), source.dtype)),
+            dtype,
+        )
+
+    return ctx.pointwise(body)
+
+
+@lower(aten.select_scatter.default)
+def select_scatter(ctx: Lowering, x: Ref, source: Ref, dim: int, index: Any) -> Ref:
+    dim = dim % len(x.sizes)
+    if isinstance(index, int) and index < 0:
+        index = simplify(index + x.sizes[dim])
+
+    def body(at: Sequence[Index]) -> Value:
+        test = make("eq", _number(at[dim]), _number(Index(index)))
+        position = [*at[:dim], *at[dim + 1 :]]
+        return make("where", test, cast(source.at(position), x.dtype), cast(x.at(at), x.dtype))
+
+    return ctx.pointwise(body)
