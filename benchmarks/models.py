@@ -30,7 +30,7 @@ class Program:
 
     def call(self, function: Callable[..., Any] | None = None) -> Any:
         """Calls the program's function, or `function` (a compiled form of it) with the same arguments."""
-        return (function or self.function)(*self.args, **self.kwargs)
+        return (self.function if function is None else function)(*self.args, **self.kwargs)
 
 
 @dataclass(frozen=True, slots=True)
