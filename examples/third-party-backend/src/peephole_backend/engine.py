@@ -8,7 +8,7 @@ or dtype: each is tried on the fake tensors first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -59,19 +59,20 @@ def fusible(add: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, torch.fx.
     for product, addend in (add.args[:2], add.args[1::-1]):
         if not is_single_product(product) or not is_floating(addend):
             continue
-        operands = (addend, *product.args[:2])
-        result = aten.addcmul.default(*(operand.meta["val"] for operand in operands))
+        a, b = product.args[:2]
+        assert isinstance(a, torch.fx.Node) and isinstance(b, torch.fx.Node)  # is_single_product saw to it
+        result = aten.addcmul.default(addend.meta["val"], a.meta["val"], b.meta["val"])
         expected = add.meta["val"]
         if (result.shape, result.stride(), result.dtype) == (
             expected.shape,
             expected.stride(),
             expected.dtype,
         ):
-            return operands
+            return addend, a, b
     return None
 
 
-def is_single_product(node: Any) -> bool:
+def is_single_product(node: Any) -> TypeGuard[torch.fx.Node]:
     """A product of two floating tensors that nothing else reads."""
     return (
         isinstance(node, torch.fx.Node)
@@ -81,7 +82,7 @@ def is_single_product(node: Any) -> bool:
     )
 
 
-def is_floating(node: Any) -> bool:
+def is_floating(node: Any) -> TypeGuard[torch.fx.Node]:
     """A node whose value is a floating-point tensor."""
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     return isinstance(value, torch.Tensor) and value.is_floating_point()
