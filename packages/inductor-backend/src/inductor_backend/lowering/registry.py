@@ -147,6 +147,8 @@ class Lowering:
         label: str | None = None,
     ) -> tuple[Ref, ...]:
         """The reduction of body over dims of the domain; results keep the dims with size 1."""
+        if all(sizes[k] == 1 for k in dims):
+            return self._reduction_of_one(kind, body, sizes, dtype, label)
         reduced = [k in set(dims) for k in range(len(sizes))]
         kept = [1 if reduced[k] else size for k, size in enumerate(sizes)]
         buffers = [self.buffer(kept, dtype) for _ in range(2 if kind == "welford" else 1)]
@@ -155,6 +157,19 @@ class Lowering:
         store = Store(tuple(buffer.name for buffer in buffers), place, body(index), kind)
         self.add_loop(sizes, reduced, [store], label)
         return tuple(Ref.of(buffer) for buffer in buffers)
+
+    def _reduction_of_one(
+        self, kind: str, body: Body, sizes: Sequence[Expr], dtype: torch.dtype, label: str | None
+    ) -> tuple[Ref, ...]:
+        """Where every reduced dim has size 1 (or none is reduced) nothing is left to loop over."""
+        if kind in ("argmax", "argmin"):
+            return (self.pointwise(lambda at: const(0, dtype), sizes, dtype, label=label or kind),)
+        value = self.pointwise(body, sizes, dtype, label=label or kind)
+        if kind != "welford":
+            return (value,)
+        # The squared distance of one element from its mean: 0, or NaN where it is infinite or NaN.
+        squares = self.pointwise(lambda at: make("sub", body(at), body(at)), sizes, dtype, label=label or kind)
+        return value, squares
 
     def copy(self, ref: Ref, strides: Sequence[Expr] | None = None, label: str = "copy") -> Ref:
         """The view's elements in a buffer of its own (remembered: the same copy is made once)."""
