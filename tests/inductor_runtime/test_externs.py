@@ -154,8 +154,8 @@ def test_table_chooses_convolutions(kind: str, reason: str, shape: Any, weight_s
 
 
 PRODUCTS = [
-    ("own", torch.float32, 12, 768, 768), ("own", torch.float32, 256, 768, 768),
-    ("onednn", torch.float32, 300, 768, 768), ("aten", torch.float32, 2, 8, 8),
+    ("own", torch.float32, 12, 768, 768), ("own", torch.float32, 1024, 256, 256),
+    ("onednn", torch.float32, 1100, 256, 256), ("aten", torch.float32, 2, 8, 8),
     ("aten", torch.float64, 12, 768, 768), ("aten", torch.bfloat16, 12, 768, 768),
 ]  # fmt: skip
 

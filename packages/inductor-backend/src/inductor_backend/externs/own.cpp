@@ -141,33 +141,40 @@ struct Direct {
         }
         return count;
     }
+    // One tap of one run. Whole groups of 16 are copied where they lie inside x, and what of them is padding is
+    // overwritten: what they put beyond the run is written again by the next run or row (the panel has room after its end).
+    void pack_run(const float* from, int64_t x0, int64_t length, float* __restrict__ to) const {
+        int64_t low = x0 < 0 ? (-x0 + g.sw - 1) / g.sw : 0, high = (g.W - x0 + g.sw - 1) / g.sw;
+        low = low < length ? low : length;
+        high = high < low ? low : high < length ? high : length;
+        const int64_t whole = (length + 15) / 16 * 16;
+        if (g.sw == 1 && from >= x && from + whole <= x + g.B * g.C * g.H * g.W) {
+            for (int64_t j = 0; j < whole; j += 16) memcpy(to + j, from + j, 64);
+        } else {
+            for (int64_t j = low; j < high; j++) to[j] = from[j * g.sw];
+        }
+        for (int64_t j = 0; j < low; j++) to[j] = 0.0f;
+        for (int64_t j = high; j < length; j++) to[j] = 0.0f;
+    }
     void pack(int64_t k0, int64_t kc, int64_t n0, int64_t columns, float* panel) const {
         Run r[TC_NC];
         const int count = runs(n0, columns, r);
-        const int64_t taps = g.KH * g.KW, plane = g.H * g.W, padded = (columns + 15) / 16 * 16;
+        const int64_t plane = g.H * g.W, padded = (columns + 15) / 16 * 16;
+        int64_t c = k0 / (g.KH * g.KW), ky = k0 / g.KW % g.KH, kx = k0 % g.KW;
         for (int64_t k = 0; k < kc; k++) {
-            const int64_t c = (k0 + k) / taps, tap = (k0 + k) % taps, dy = tap / g.KW * g.dh - g.ph, dx = tap % g.KW * g.dw - g.pw;
             float* line = panel + k * TC_NC;
             for (int i = 0; i < count; i++) {
-                float* to = line + r[i].at;
-                const int64_t y = r[i].y * g.sh + dy, x0 = r[i].x * g.sw + dx, length = r[i].length;
-                if ((uint64_t)y >= (uint64_t)g.H) {
-                    for (int64_t j = 0; j < length; j++) to[j] = 0.0f;
-                    continue;
-                }
-                const float* from = x + (r[i].batch * g.C + c) * plane + y * g.W + x0;
-                // the columns whose x lies inside the image
-                int64_t low = x0 < 0 ? (-x0 + g.sw - 1) / g.sw : 0, high = (g.W - x0 + g.sw - 1) / g.sw;
-                low = low < length ? low : length;
-                high = high < low ? low : high < length ? high : length;
-                for (int64_t j = 0; j < low; j++) to[j] = 0.0f;
-                if (g.sw == 1)
-                    for (int64_t j = low; j < high; j++) to[j] = from[j];
+                const int64_t y = r[i].y * g.sh + ky * g.dh - g.ph, x0 = r[i].x * g.sw + kx * g.dw - g.pw;
+                if ((uint64_t)y < (uint64_t)g.H)
+                    pack_run(x + (r[i].batch * g.C + c) * plane + y * g.W + x0, x0, r[i].length, line + r[i].at);
                 else
-                    for (int64_t j = low; j < high; j++) to[j] = from[j * g.sw];
-                for (int64_t j = high; j < length; j++) to[j] = 0.0f;
+                    for (int64_t j = 0; j < r[i].length; j++) line[r[i].at + j] = 0.0f;
             }
             for (int64_t j = columns; j < padded; j++) line[j] = 0.0f;
+            if (++kx == g.KW) {
+                kx = 0;
+                if (++ky == g.KH) { ky = 0; c++; }
+            }
         }
     }
     template <int P> void store(const float* tile, int64_t m0, int64_t rows, int64_t n0, int64_t columns) const {

@@ -21,8 +21,8 @@ __all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best", "ch
 
 aten = torch.ops.aten
 
-#: Up to this many rows our product reads weights faster than any library here; above, oneDNN's is as good or better.
-OWN_ROWS = 256
+#: Up to this many rows our product is as fast as any library here (few rows: faster) and takes an epilogue; above, oneDNN's.
+OWN_ROWS = 1024
 #: Below this many multiplications a call's overhead decides, and ATen's is the lowest.
 SMALL_PRODUCT = 200_000
 
@@ -59,7 +59,7 @@ def _own(name: str, reason: str) -> Choice:
 
 def aten_choice(target: Any, reason: str) -> Choice:
     """ATen's kernel, by the operator itself."""
-    return Choice(target, f"torch:ops.{str(target)}", "aten", reason)
+    return Choice(target, f"torch:ops.{target!s}", "aten", reason)
 
 
 def best(target: Any, args: Sequence[Any], hint: Callable[[Any], int] = int) -> Choice:

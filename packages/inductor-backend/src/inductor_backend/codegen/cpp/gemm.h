@@ -13,14 +13,15 @@
 #define TC_NK 0
 #define TC_KN 1
 #define TC_NC 64     // columns of a tile
-#define TC_ROWS 128  // rows of a tile
+#define TC_ROWS 256  // rows of a tile
 typedef void (*tc_store_tile)(void* context, const float* tile, int64_t m0, int64_t rows, int64_t n0, int64_t columns);
 
 extern "C" {
 __attribute__((visibility("hidden"))) void tc_gemm(int layout, const float* x, int64_t ldx, const float* w, int64_t ldw,
                                                    int64_t M, int64_t N, int64_t K, tc_store_tile store, void* context);
 // a[M,K] @ b where b [K,N] is never stored: pack(context, k0, kc, n0, columns, panel) writes rows k0 .. k0+kc of columns
-// n0 .. n0+columns as panel[k * TC_NC + n]; what it leaves beyond `columns` is ignored, but must be written.
+// n0 .. n0+columns as panel[k * TC_NC + n]; columns up to the next multiple of 16 must be
+// written too (and are ignored); up to 15 floats beyond a row may be overwritten.
 typedef void (*tc_pack_panel)(void* context, int64_t k0, int64_t kc, int64_t n0, int64_t columns, float* panel);
 __attribute__((visibility("hidden"))) void tc_gemm_packed(const float* a, int64_t lda, int64_t M, int64_t N, int64_t K,
                                                           tc_pack_panel pack, tc_store_tile store, void* context);

@@ -261,7 +261,7 @@ extern "C" void tc_gemm_packed(const float* a, int64_t lda, int64_t M, int64_t N
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         alignas(64) float tile[WIDE_ROWS * TC_NC];
-        alignas(64) float panel[KC * TC_NC];
+        alignas(64) float panel[KC * TC_NC + 16];
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < chunks * blocks; task++) {
             const int64_t n0 = task / blocks * TC_NC, m0 = task % blocks * WIDE_ROWS;
