@@ -80,7 +80,7 @@ def _bodies(c: Compilation) -> None:
     readers: dict[str, set[int]] = {}
     for group in c.plan.groups:
         for node in group.nodes:
-            for buffer in node.reads():
+            for buffer in c.program.with_earlier(node.reads()):
                 readers.setdefault(buffer, set()).add(home[node.name])
     for group in c.plan.groups:
         c.bodies.append(None if group.extern is not None else _body(c, group, readers))

@@ -80,7 +80,7 @@ class Wrapper:
         offset = self.plan.offsets.get(buffer.storage)
         if offset is not None:
             return self._arena_view(buffer, operand.layout, offset)
-        whole = operand.layout.sizes == buffer.layout.sizes and operand.layout.offset == buffer.layout.offset
+        whole = buffer.storage == buffer.name and operand.layout.sizes == buffer.layout.sizes and operand.layout.offset == buffer.layout.offset
         if whole and same_strides(operand.layout, buffer.layout.strides):
             return buffer.name
         return _view_text(buffer, operand.layout)
@@ -138,8 +138,8 @@ class Wrapper:
         if offset is not None:
             return f"arena_address + {size_text(simplify(offset + skip))}"
         if skip == 0:
-            return buffer.name
-        return f"{buffer.name}.data_ptr() + {size_text(skip)}"
+            return buffer.storage
+        return f"{buffer.storage}.data_ptr() + {size_text(skip)}"
 
     def own(self, node: ExternNode) -> None:
         """A call of one of our products, which writes into the arena or a fresh output."""
@@ -267,10 +267,10 @@ class Wrapper:
 def _view_text(buffer: Buffer, layout: Layout) -> str:
     """A strided view of a tensor that has storage of its own."""
     own = buffer.layout
-    if len(own.sizes) == 2 and layout.offset == own.offset and layout.sizes == own.sizes[::-1]:
+    if buffer.storage == buffer.name and len(own.sizes) == 2 and layout.offset == own.offset and layout.sizes == own.sizes[::-1]:
         if same_strides(layout, own.strides[::-1]):
             return f"{buffer.name}.t()"
-    base = f"as_strided({buffer.name}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)}"
+    base = f"as_strided({buffer.storage}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)}"
     if layout.offset == 0:
         return base + ")"
     if buffer.kind is BufferKind.TEMP:

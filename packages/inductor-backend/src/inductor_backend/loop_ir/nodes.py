@@ -184,7 +184,7 @@ class Program:
     """The loop IR of one graph; mutable while it is lowered and scheduled.
 
     inputs: one entry a placeholder, a buffer name or, for an int, the sympy symbol it binds (None: not
-    used). outputs: buffer names, views of buffers, size
+    used). extends: a buffer -> an earlier version of the same storage that it contains. outputs: buffer names, views of buffers, size
     expressions or None.
     """
 
@@ -195,6 +195,17 @@ class Program:
     outputs: list[str | Strided | Expr | None] = field(default_factory=list)
     output_names: set[str] = field(default_factory=set)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    extends: dict[str, str] = field(default_factory=dict)
+
+    def with_earlier(self, names: Iterable[str]) -> set[str]:
+        """The buffers, and the earlier versions whose regions they contain."""
+        found: set[str] = set()
+        for name in names:
+            at: str | None = name
+            while at is not None and at not in found:
+                found.add(at)
+                at = self.extends.get(at)
+        return found
 
     def writers(self) -> dict[str, list[Node]]:
         found: dict[str, list[Node]] = {}

@@ -19,6 +19,7 @@ from inductor_backend.index_expr import Expr, variables
 from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Store, Strided
 from inductor_backend.loop_ir.values import cast
 from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.lowering.cat_chains import find_chains
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, same_strides
 from inductor_backend.size_vars import SizeVars
@@ -41,6 +42,7 @@ class GraphLowering:
             "placeholder": self.placeholder, "get_attr": self.get_attr, "call_function": self.call,
             "output": self.output,
         }
+        self.ctx.chains = find_chains(self.gm.graph)
         for node in self.gm.graph.nodes:
             step = dispatch.get(node.op)
             if step is None:
@@ -155,7 +157,8 @@ class GraphLowering:
         if buffer.name in self.mutated and value.is_whole:
             return buffer.name  # the core hands the mutated input itself back
         taken = any(buffer.name == (o.buffer if isinstance(o, Strided) else o) for o in self.program.outputs)
-        owned = buffer.kind is not BufferKind.INPUT and value.is_whole and not taken
+        own_storage = buffer.storage == buffer.name and buffer.name not in self.program.extends
+        owned = buffer.kind is not BufferKind.INPUT and value.is_whole and not taken and own_storage
         if owned and same_strides(buffer.layout, strides):
             return buffer.name
         if owned and buffer.kind is BufferKind.TEMP and not self._passed_to_extern(buffer.name):
@@ -173,7 +176,7 @@ class GraphLowering:
         layout, buffer = value.strided(), value.buffer
         taken = {item.buffer if isinstance(item, Strided) else item for item in self.program.outputs}
         if (
-            layout is not None and buffer.kind is not BufferKind.INPUT and same_strides(layout, strides)
+            layout is not None and buffer.kind is not BufferKind.INPUT and buffer.storage == buffer.name and same_strides(layout, strides)
             and layout.numel == buffer.layout.numel and buffer.name not in taken
         ):
             return Strided(buffer.name, Layout(layout.sizes, strides, layout.offset))

@@ -27,6 +27,7 @@ from inductor_backend.loop_ir.nodes import (
 )
 from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.lowering.cat_chains import Chain
 from inductor_backend.ops import compute_dtype
 from inductor_backend.size_vars import SizeVars
 
@@ -53,7 +54,8 @@ def lower(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 class Lowering:
     """What lowerings work with: the program that grows, and the node being lowered. Mutable.
 
-    `node` is the current graph node; `consumers` tells lowerings which outputs of it are used.
+    `node` is the current graph node; `chains` and `versions` belong to
+    concatenations that share a buffer (`cat_chains`).
     """
 
     def __init__(self, program: Program, sizes: SizeVars) -> None:
@@ -61,6 +63,8 @@ class Lowering:
         self.node: torch.fx.Node = None  # type: ignore[assignment]  # set before every lowering
         self._count = 0
         self._copies: dict[Any, Ref] = {}
+        self.chains: dict[torch.fx.Node, Chain] = {}
+        self.versions: dict[torch.fx.Node, Buffer] = {}
 
     # what the current node says ------------------------------------------------------------------
 

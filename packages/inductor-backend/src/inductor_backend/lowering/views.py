@@ -14,7 +14,7 @@ import torch
 
 from inductor_backend.errors import unsupported
 from inductor_backend.index_expr import Expr, Index, contiguous_strides, simplify, variables
-from inductor_backend.loop_ir.nodes import Store
+from inductor_backend.loop_ir.nodes import Buffer, Store
 from inductor_backend.loop_ir.values import cast, const, make
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
@@ -172,15 +172,45 @@ def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
     """One buffer, one store of a region for each part."""
     sizes, dtype = ctx.shape(), ctx.meta().dtype
     dim = dim % len(sizes)
+    chain = ctx.chains.get(ctx.node)
+    if chain is not None:
+        return _version(ctx, chain.cats, parts, dim)
     parts = [part for part in parts if len(part.sizes) == len(sizes) and part.sizes[dim] != 0]
     buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, ctx.strides()))
-    start: Expr = 0
+    _store_parts(ctx, buffer, parts, dim, 0)
+    return Ref.of(buffer)
+
+
+def _store_parts(ctx: Lowering, buffer: Buffer, parts: Sequence[Ref], dim: int, start: Expr) -> None:
+    """Stores each part into its region, the first one from `start` on."""
     for part in parts:
         index = list(variables(part.sizes))
-        value = cast(part.at(index), dtype)
+        value = cast(part.at(index), buffer.dtype)
         index[dim] = index[dim] + start
-        ctx.add_loop(part.sizes, [False] * len(sizes), [Store((buffer.name,), tuple(index), value)], "cat")
+        ctx.add_loop(part.sizes, [False] * len(index), [Store((buffer.name,), tuple(index), value)], "cat")
         start = simplify(start + part.sizes[dim])
+
+
+def _version(ctx: Lowering, cats: Sequence[torch.fx.Node], parts: Sequence[Ref], dim: int) -> Ref:
+    """One concatenation of a chain: only the parts that the shorter ones lack are stored."""
+    place = cats.index(ctx.node)
+    longest = cats[-1]
+    if longest not in ctx.versions:
+        fake = longest.meta["val"]
+        ctx.versions[longest] = ctx.buffer(ctx.sizes.exprs(fake.shape), fake.dtype)
+    whole = ctx.versions[longest]
+    buffer = whole
+    if ctx.node is not longest:
+        buffer = ctx.buffer(ctx.shape(), whole.dtype, whole.layout.strides)
+        buffer.storage = whole.name
+        ctx.versions[ctx.node] = buffer
+    done: int = 0
+    start: Expr = 0
+    if place > 0:
+        before = cats[place - 1]
+        done, start = len(before.args[0]), ctx.versions[before].layout.sizes[dim]  # type: ignore[arg-type]
+        ctx.program.extends[buffer.name] = ctx.versions[before].name
+    _store_parts(ctx, buffer, parts[done:], dim, start)
     return Ref.of(buffer)
 
 

@@ -28,7 +28,7 @@ def dependencies(program: Program) -> Dependencies:
     last_sequential: str | None = None
     for node in program.nodes:
         before = found.before.setdefault(node.name, set(node.after))
-        for buffer in node.reads():
+        for buffer in program.with_earlier(node.reads()):
             before.update(writer.name for writer in found.writers.get(buffer, ()))
             found.readers.setdefault(buffer, []).append(node)
         for buffer in node.writes:
@@ -44,13 +44,13 @@ def dependencies(program: Program) -> Dependencies:
 
 def live_nodes(program: Program) -> list[Node]:
     """The nodes whose results somebody sees, in order (the rest is dead)."""
-    needed = set(program.output_names)
+    needed = program.with_earlier(program.output_names)
     inputs = {name for name, buffer in program.buffers.items() if buffer.kind.value == "input"}
     kept: list[Node] = []
     for node in reversed(program.nodes):
         visible = any(name in needed or name in inputs for name in node.writes)
         if visible or (isinstance(node, ExternNode) and node.sequential):
             kept.append(node)
-            needed |= node.reads()
+            needed |= program.with_earlier(node.reads())
             needed |= {name for name in node.after}
     return kept[::-1]

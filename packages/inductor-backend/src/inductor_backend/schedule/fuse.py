@@ -154,7 +154,7 @@ class Fusion:
         members = group.loops
         if joined.by is not None:
             members = [redomain(m, joined.domain.sizes, joined.domain.reduced, joined.by) for m in members]
-        refused = check_values(members, joined.node, self.mutated)
+        refused = check_values(self.program, members, joined.node, self.mutated)
         if refused is not None:
             return refused
         domain = joined.domain

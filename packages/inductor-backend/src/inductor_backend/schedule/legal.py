@@ -19,7 +19,7 @@ from inductor_backend.index_expr import (
     reshape_groups,
     variables,
 )
-from inductor_backend.loop_ir.nodes import LoopNode
+from inductor_backend.loop_ir.nodes import LoopNode, Program
 from inductor_backend.loop_ir.values import Rewriter
 from inductor_backend.schedule.inline import redomain
 
@@ -158,12 +158,16 @@ def _text(sizes: Sequence[Expr]) -> str:
     return "[" + ", ".join(map(str, sizes)) + "]"
 
 
-def check_values(members: Sequence[LoopNode], node: LoopNode, mutated: frozenset[str]) -> Refused | None:
+def check_values(
+    program: Program, members: Sequence[LoopNode], node: LoopNode, mutated: frozenset[str]
+) -> Refused | None:
     """Whether every load of what the group writes (and the reverse) is at the same point."""
     written = {name: store for member in members for store in member.stores for name in store.buffers}
     if any(name in written for name in node.writes):
         return Refused("writes the same buffer")
     for load in node.loads():
+        if load.buffer in program.extends and any(b in written for b in program.with_earlier([load.buffer])):
+            return Refused(f"reads {load.buffer}, of which the group writes a region")
         store = written.get(load.buffer)
         if store is not None and (store.index != load.attr[1] or load.name != "load"):
             return Refused(f"reads {load.buffer} at another index than it is written")

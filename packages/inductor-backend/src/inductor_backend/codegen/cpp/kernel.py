@@ -101,7 +101,7 @@ class KernelWriter:
 
     def size(self, expr: Expr) -> str:
         """The text of a size, stride or offset."""
-        if isinstance(expr, int) and abs(expr) <= LITERAL:
+        if isinstance(expr, int) and abs(expr) <= LITERAL and expr not in self.size_names:
             return f"{expr}" if expr >= 0 else f"({expr})"
         if expr not in self.size_names:
             self.size_names[expr] = f"s{len(self.arguments)}"

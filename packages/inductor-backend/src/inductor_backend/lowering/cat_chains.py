@@ -1,0 +1,63 @@
+"""Concatenations that grow: [a, b], [a, b, c], ... share one buffer.
+
+In: a graph. Out: for each ``cat`` that is the beginning of a longer one, its chain. What always holds: each
+part is then copied once, into its region of the longest buffer; a shorter concatenation is a version of
+that buffer's beginning, and reading it waits for the writers of its own regions only
+(`Program.extends`). Dense networks would otherwise copy every feature once a layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+#: Operators that want their operand dense: a version of a longer buffer is strided.
+_NEED_DENSE = frozenset({aten.convolution.default, aten.mm.default, aten.addmm.default, aten.bmm.default})
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """cats: nodes from the shortest to the longest; each list of parts begins the next one's."""
+
+    cats: tuple[torch.fx.Node, ...]
+
+
+def _parts(node: torch.fx.Node) -> tuple[Any, ...]:
+    return tuple(node.args[0])  # type: ignore[arg-type]
+
+
+def _dim(node: torch.fx.Node) -> int:
+    rank = node.meta["val"].dim()
+    dim = node.args[1] if len(node.args) > 1 else 0
+    return int(dim) % max(rank, 1)  # type: ignore[call-overload]
+
+
+def _suits(node: torch.fx.Node) -> bool:
+    """Nobody needs it dense, and all its parts have its dtype and rank."""
+    value = node.meta["val"]
+    if any(user.op == "output" or user.target in _NEED_DENSE for user in node.users):
+        return False
+    parts = [part.meta["val"] for part in _parts(node)]
+    return value.is_contiguous() and all(p.dtype == value.dtype and p.dim() == value.dim() for p in parts)
+
+
+def find_chains(graph: torch.fx.Graph) -> dict[torch.fx.Node, Chain]:
+    """Every node that belongs to a chain of at least two concatenations."""
+    families: dict[Any, list[torch.fx.Node]] = {}
+    for node in graph.find_nodes(op="call_function", target=aten.cat.default):
+        if _parts(node) and _suits(node):
+            families.setdefault((_parts(node)[0], _dim(node)), []).append(node)
+    found: dict[torch.fx.Node, Chain] = {}
+    for family in families.values():
+        chain: list[torch.fx.Node] = []
+        for node in sorted(family, key=lambda n: len(_parts(n))):
+            before = _parts(chain[-1]) if chain else ()
+            if _parts(node)[: len(before)] == before and len(_parts(node)) > len(before):
+                chain.append(node)
+        if len(chain) > 1:
+            found.update((node, Chain(tuple(chain))) for node in chain)
+    return found
