@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import compilers, models, processes
 from benchmarks.spans import Recorder, own_seconds
 
-BEGIN = time.time_ns()
+BEGIN = time.perf_counter_ns()
 
 #: What each side's own modules are, imported first so that they are a row of their own. What the first
 #: call imports beyond them is seen too.
@@ -84,20 +84,20 @@ def measure(model: models.Model, compiler: str) -> dict[str, Any]:
     with recorder.span("build"):
         program = model.program()
     known = set(sys.modules)
-    start = time.time_ns()
+    start = time.perf_counter_ns()
     with model.mode():
         recorder.watch_imports()
         with recorder.span("compiler"):
             _import_compiler(recorder, compiler)
-        imported = time.time_ns()
+        imported = time.perf_counter_ns()
         with recorder.span("compile()"):
             compiled = compilers.compiler(compiler)(program.function)
         with recorder.span("first call"):
             program.call(compiled)
-        end = time.time_ns()
-        again = time.time_ns()
+        end = time.perf_counter_ns()
+        again = time.perf_counter_ns()
         program.call(compiled)
-        second = time.time_ns() - again
+        second = time.perf_counter_ns() - again
     spans = recorder.spans
     late = [span for span in spans if not span.name.startswith("import ") or span.start >= imported]
     return {

@@ -2,7 +2,7 @@
 
 In: imports (seen by `watch_imports`), stages of tracer_core, events of torch.compile. Out: seconds by label
 that add up to the whole. What always holds: only the main thread is recorded, so spans nest; times are
-`time.time_ns()`, which two processes on one machine share.
+`time.perf_counter_ns()`, the system's monotonic clock: two processes share it, and nobody sets it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Recorder:
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
         """Records the block."""
-        start = time.time_ns()
+        start = time.perf_counter_ns()
         try:
             yield
         finally:
-            self.add(start, time.time_ns(), name)
+            self.add(start, time.perf_counter_ns(), name)
 
     def watch_imports(self) -> None:
         """From now on each module that is loaded is a span ``import <module>``.
@@ -55,11 +55,11 @@ class Recorder:
         load: Callable[..., Any] = machinery._find_and_load
 
         def timed(name: str, importer: Any) -> Any:
-            start = time.time_ns()
+            start = time.perf_counter_ns()
             try:
                 return load(name, importer)
             finally:
-                self.add(start, time.time_ns(), f"import {name}")
+                self.add(start, time.perf_counter_ns(), f"import {name}")
 
         machinery._find_and_load = timed
 
@@ -68,7 +68,7 @@ class Recorder:
         from tracer_core.stages import StageRecord, observe
 
         def finished(record: StageRecord) -> None:
-            end = time.time_ns()
+            end = time.perf_counter_ns()
             self.add(end - int(record.seconds * 1e9), end, record.name)
 
         observe(finished)
@@ -83,7 +83,10 @@ class Recorder:
         def finished(
             logger: Any, name: str, time_ns: int, metadata: Any, start_time_ns: int, *rest: Any, **named: Any
         ) -> None:
-            self.add(start_time_ns, time_ns, name)
+            end = time.perf_counter_ns()
+            self.add(
+                end - (time_ns - start_time_ns), end, name
+            )  # the event's own times are of the wall clock
             log_end(logger, name, time_ns, metadata, start_time_ns, *rest, **named)
 
         logger_type.log_event_end = finished
