@@ -78,6 +78,18 @@ def random_in_order(x):
     return torch.rand_like(x), F.dropout(x, 0.5, True), torch.randn(3), x.clone().bernoulli_(0.3)
 
 
+def dropout_transposed(x):
+    y = x.transpose(0, 1)
+    drawn = torch.bernoulli(y, 0.5), y.clone().bernoulli_(0.5), torch.rand_like(y), torch.randn_like(y)
+    return (
+        F.dropout(y, 0.5, True),
+        *drawn,
+        y.clone().uniform_(),
+        y.clone().normal_(),
+        y.clone().exponential_(),
+    )
+
+
 def unused_random(x):
     torch.rand(3)
     return x + torch.rand(1)
@@ -129,6 +141,7 @@ PROGRAMS = [
     Program("permuted output", lambda x: (x + 1).permute(2, 0, 1), one(5, 3, 2)),
     Program("transposed input", lambda x: (x * 2, x.exp()), lambda: (randn(5, 3).t(),)),
     Program("random numbers", random_in_order, one(30, 4)),
+    Program("dropout of a transposed tensor", dropout_transposed, one(6, 5, 4)),
     Program("random numbers unused", unused_random, one(5, 3)),
     Program("batch norm", batch_norm, lambda: (randn(6, 3, 4), torch.zeros(3), torch.ones(3))),
     Program("constants", lambda x: (x + torch.tensor([1.0, 2, 3]), torch.tensor(4), 7, None), one(5, 3)),

@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.aten.programs import PROGRAMS, randn
 from tests.aten.test_lower import interpreter
@@ -95,6 +96,21 @@ def test_any_partition_is_the_program(program, seed):
         compare(expected, actual)
         compare(eager, ours, path="inputs")
         compare_aliasing([eager, expected], [ours, actual])
+
+
+def test_what_is_not_core_runs_eagerly_for_a_core_backend():
+    graphs = []
+
+    def compile_it(graph, spec):
+        graphs.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return interpreter(graph, spec)
+
+    backend = Backend(name="core", compile=compile_it, ir="core_aten")
+    runner, _ = compiled(lambda x: F.silu(torch.linalg.qr(x)[0]), backend, randn(3, 3))
+    assert "aten.linalg_qr.default (1x: not a core ATen operator" in fallback_of(runner).reason
+    assert graphs == ["aten.sigmoid.default", "aten.mul.Tensor"]
+    x = randn(3, 3)
+    torch.testing.assert_close(runner([x])[0], F.silu(torch.linalg.qr(x)[0]))
 
 
 def test_a_part_gets_the_sizes_that_its_inputs_do_not_show():

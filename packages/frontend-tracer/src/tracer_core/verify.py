@@ -73,11 +73,6 @@ def calls(lowered: Lowered) -> list[torch.fx.Node]:
     return [node for node in lowered.graph.graph.nodes if node.op == "call_function"]
 
 
-def is_core(target: Any) -> bool:
-    """Whether an operator belongs to the core ATen set (or writes back an input)."""
-    return torch.Tag.core in target.tags or target is aten.copy_.default
-
-
 def only_declared_operators(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
     """Inputs, operators, one output; nothing that another node already is."""
     for node in lowered.graph.graph.nodes:
@@ -125,20 +120,6 @@ def outputs_own_their_memory(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, 
         if storage in taken:
             yield item, "an output shares its storage with an input or another output"
         taken.add(storage)
-
-
-def core_operators(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
-    """``ir="core_aten"`` has core operators only, but for what the backend adds by itself."""
-    if lowered.ir != "core_aten":
-        return
-    for node in calls(lowered):
-        if (
-            isinstance(node.target, torch._ops.OpOverload)
-            and not is_core(node.target)
-            and node.target.namespace == "aten"
-        ):
-            if str(node.target) not in lowered.extra_ops:
-                yield node, f"{node.target} is not a core ATen operator"
 
 
 def layouts_agree(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
@@ -193,6 +174,5 @@ RULES: tuple[Rule, ...] = (
     values_everywhere,
     writes_come_last,
     outputs_own_their_memory,
-    core_operators,
     layouts_agree,
 )

@@ -39,15 +39,13 @@ aten = torch.ops.aten
 @dataclass(frozen=True, slots=True)
 class Lowered:
     """graph, spec: what ``backend.compile`` gets. finish: runner for `graph` -> runner for the captured
-    graph (the same runner where nothing is left to do). plan: how it does that. ir: what `graph` is in.
-    extra_ops: names of operators outside core ATen that are there because the backend kept or made them."""
+    graph (the same runner where nothing is left to do). plan: how it does that. ir: what `graph` is in."""
 
     graph: torch.fx.GraphModule
     spec: CompileSpec
     finish: Callable[[Runner], Runner]
     plan: OutputPlan
     ir: str
-    extra_ops: frozenset[str] = frozenset()
 
 
 #: Calls of the captured graph that only switch the grad mode: a graph lowered for inference runs without
@@ -76,6 +74,9 @@ PYTHON_KERNELS = frozenset(
         aten.instance_norm.default,
     }
 )
+#: Captured calls that draw in the order of a contiguous tensor.
+OUT_OF_PLACE_BERNOULLI = frozenset({torch.bernoulli, torch.Tensor.bernoulli, "bernoulli", aten.bernoulli.p})
+
 #: Names of functions whose C++ kernels cannot take symbolic sizes: with those the Python ones are used.
 SYMBOLIC_KERNELS = frozenset(
     {"lstm", "gru", "rnn_tanh", "rnn_relu", "interpolate", "upsample", "grid_sample"}
@@ -224,18 +225,6 @@ def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
     return table
 
 
-def require_core(graph: torch.fx.GraphModule, keep: frozenset[str]) -> None:
-    """Raises LoweringUnsupported for an operator outside the core ATen set that torch cannot decompose."""
-    for node in graph.graph.nodes:
-        target = node.target
-        if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
-            core = torch.Tag.core in target.tags or target is aten.copy_.default
-            if not core and str(target) not in keep:
-                raise LoweringUnsupported(
-                    f"{target} is not a core ATen operator and has no decomposition", node.meta["user_frame"]
-                )
-
-
 def operator_named(name: str) -> Any:
     """The OpOverload of ``"aten.gelu.default"``. Raises AttributeError if there is none."""
     namespace, _, rest = name.partition(".")
@@ -295,9 +284,7 @@ class Lowering:
         )
         plan.text()  # symbolic sizes of views must have a text form: better known now than at the call
         backend = self.request.backend
-        if backend.ir == "core_aten":
-            require_core(graph, backend.keep_ops)
-        lowered = Lowered(graph, spec, plan.bind, plan, backend.ir, backend.keep_ops)
+        lowered = Lowered(graph, spec, plan.bind, plan, backend.ir)
         if env().check:
             from tracer_core.verify import verify_lowered  # only when asked for
 
@@ -309,6 +296,7 @@ class Lowering:
     def _interpret(self) -> None:
         for node in self.gm.graph.nodes:
             self.recorder.frame = node.meta.get("user_frame") or ""
+            self.recorder.out_of_place = node.target in OUT_OF_PLACE_BERNOULLI
             if node.op != "output":
                 self.env[node] = result = self._node(node)
                 eager = self.values[node]

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
-from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, size_origins
+from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, hint_of, size_origins
 
 aten = torch.ops.aten
 
@@ -44,13 +44,15 @@ CHECKS = frozenset({aten._assert_tensor_metadata.default})
 class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The recording mode (mutable). Enter it inside the FakeTensorMode of the inputs.
 
-    decompositions: op -> function that runs other operators instead. keep: ops never decomposed.
+    decompositions: op -> function that runs other operators instead. out_of_place: whether the captured
+    call that runs now is ``torch.bernoulli`` itself (else that operator stands for ``bernoulli_``).
     """
 
     def __init__(self, fake_mode: Any, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.graph = torch.fx.Graph()
         self.frame = ""
+        self.out_of_place = False
         self.inputs: list[Any] = []
         self.placeholders: list[torch.fx.Node] = []
         self.constants: list[torch.Tensor] = []
@@ -61,6 +63,11 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._constant_ids: dict[int, Any] = {}
         self._composite: dict[Any, bool] = {}
         self._sizes: SizeNodes | None = None
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch wraps dispatch modes so that they import torch._dynamo; this one is never traced by it."""
+        return False
 
     # --- inputs -------------------------------------------------------------------------------------
 
@@ -147,6 +154,10 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return known
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is aten.bernoulli.p and not self.out_of_place:
+            order = memory_order(args[0])
+            if order != list(range(len(order))):
+                return self._bernoulli(order, *args, **kwargs)
         if func._schema.is_mutable:
             raise LoweringUnsupported(f"{func} writes to its argument and has no functional form", self.frame)
         if func in SILENT_WRITES:
@@ -174,6 +185,15 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._bind_items(node, result)
         return result
 
+    def _bernoulli(self, order: list[int], like: Any, p: float = 0.5, **kwargs: Any) -> Any:
+        """The functional form of ``bernoulli_``, which draws in the order of memory; ``aten.bernoulli.p``
+        draws in the order of a contiguous tensor."""
+        inverse = sorted(order, key=order.__getitem__)
+        with self:
+            packed = aten.permute.default(like, order)
+            drawn = aten.bernoulli.p(packed, p, **kwargs)
+            return aten.permute.default(drawn, inverse)
+
     def _bind_items(self, node: torch.fx.Node, items: Any) -> None:
         for index, item in enumerate(items):
             if isinstance(item, torch.Tensor):
@@ -183,6 +203,13 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Tensor) and not torch_private.is_fake(value):
             return self.constant(value)
         return value
+
+
+def memory_order(tensor: torch.Tensor) -> list[int]:
+    """The dimensions from the outermost to the innermost in memory; those of size 1 stay in place."""
+    free = [dim for dim in range(tensor.dim()) if hint_of(tensor.shape[dim]) > 1]
+    by_stride = iter(sorted(free, key=lambda dim: -hint_of(tensor.stride(dim))))
+    return [next(by_stride) if dim in free else dim for dim in range(tensor.dim())]
 
 
 def _has_tensor(result: Any) -> bool:

@@ -36,13 +36,36 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
     if not any(node.op == "call_function" for node in lowered.graph.graph.nodes) and not lowered.spec.outputs:
         return lambda inputs: (), ""  # inputs, views of them and numbers: nothing is left to compute
     compile_function: CompileFunction = resolve(backend.compile)
-    supports = resolve(backend.supports)
+    supports = supported_by(backend)
     refused = refusals(lowered.graph.graph, supports) if supports is not None else {}
     if not refused:
         return compile_function(lowered.graph, lowered.spec), ""
     return Partition(backend, lowered, refused).runner(compile_function), summary(
         lowered.graph.graph, refused
     )
+
+
+def supported_by(backend: Backend) -> Callable[[torch.fx.Node], str | None] | None:
+    """The backend's `supports`, and for ``ir="core_aten"`` also the bound of that set; None: takes all."""
+    supports: Callable[[torch.fx.Node], str | None] | None = resolve(backend.supports)
+    if backend.ir != "core_aten":
+        return supports
+
+    def within_core(node: torch.fx.Node) -> str | None:
+        if not is_core(node.target) and str(node.target) not in backend.keep_ops:
+            return "not a core ATen operator, and PyTorch has no decomposition of it"
+        return supports(node) if supports is not None else None
+
+    return within_core
+
+
+def is_core(target: Any) -> bool:
+    """Whether an operator belongs to the core ATen set, or to where torch's decompositions to it end."""
+    return torch.Tag.core in target.tags or target in CORE_ENDS or target.namespace != "aten"
+
+
+#: What torch's core decompositions end in without calling it core.
+CORE_ENDS = frozenset({aten.empty_permuted.default, aten.copy_.default})
 
 
 def operators(graph: torch.fx.Graph) -> list[torch.fx.Node]:
