@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -171,11 +172,16 @@ def autocast_restored() -> Iterator[None]:
 # --- capture (tracer) -------------------------------------------------------------------------------
 
 
+#: Releases whose FakeTensorMode has exactly the attributes that `_set_up` gives it.
+_LIGHT_FAKE_MODE = ("2.13.",)
+
+
 def capture_mode(before_operator: Callable[[Any, Any, Any], None], shape_env: Any) -> Any:
     """A FakeTensorMode that calls ``before_operator(func, args, kwargs)`` ahead of each operator.
 
-    FakeTensorMode's own dispatch is wrapped so that its first call imports the torch._dynamo package
-    to shield itself from it; the undecorated function does the same work without that import.
+    FakeTensorMode's own set-up reads two flags of torch._dynamo's configuration, and dispatch modes are
+    wrapped so that their first call shields them from torch._dynamo: either imports that package, which
+    takes longer than the whole trace of a model. Both are avoided here.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -183,11 +189,41 @@ def capture_mode(before_operator: Callable[[Any, Any, Any], None], shape_env: An
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
 
     class CaptureMode(FakeTensorMode):  # type: ignore[misc]
+        def __init__(self) -> None:
+            if torch.__version__.startswith(_LIGHT_FAKE_MODE):
+                _set_up(self, shape_env)
+            else:
+                super().__init__(shape_env=shape_env, static_shapes=shape_env is None)
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             before_operator(func, args, kwargs)
             return dispatch(self, func, types, args, kwargs or {})
 
-    return CaptureMode(shape_env=shape_env, static_shapes=shape_env is None)
+    return CaptureMode()
+
+
+def _set_up(mode: Any, shape_env: Any) -> None:
+    """FakeTensorMode's attributes with torch's default settings."""
+    from torch._subclasses.fake_tensor import FakeTensorConverter
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    TorchDispatchMode.__init__(mode)
+    mode.shape_env = shape_env
+    mode.static_shapes = shape_env is None
+    mode.fake_tensor_converter = FakeTensorConverter(copy_data=False, export=False)
+    for name in ("allow_fallback_kernels", "cache_enabled", "_allow_unsafe_data_ptr_access", "allow_meta"):
+        setattr(mode, name, True)
+    for name in ("propagate_real_tensors", "allow_scalar_outputs", "cache_crosscheck_enabled",
+                 "allow_non_fake_inputs", "in_kernel_invocation"):  # fmt: skip
+        setattr(mode, name, False)
+    mode.enter_stack = []
+    mode._stack_trace, mode._stack = traceback.extract_stack(limit=2), None
+    mode._mode_key = torch._C._TorchDispatchModeKey.FAKE
+    mode.nt_tensor_id_counter = mode.nt_tensor_id_initial_count = 0
 
 
 def new_shape_env() -> Any:
