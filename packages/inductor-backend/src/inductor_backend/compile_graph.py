@@ -128,7 +128,7 @@ def _memory(c: Compilation) -> None:
     arena = {
         name: buffer for name, buffer in owners.items() if buffer.kind is BufferKind.TEMP and name not in outputs
     }
-    tensors = [n for n, b in owners.items() if n not in arena and n not in outputs and n not in c.program.constants]
+    tensors = [n for n, b in owners.items() if b.kind is BufferKind.EXTERN and n not in outputs]
     c.memory = plan_memory(arena, life, tensors)
 
 

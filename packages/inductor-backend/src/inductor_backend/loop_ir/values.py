@@ -58,8 +58,15 @@ class Value:
 _INTERNED: weakref.WeakValueDictionary[Any, Value] = weakref.WeakValueDictionary()
 
 
+_NEUTRAL_OPS = frozenset({"add", "sub", "mul", "div"})
+
+
 def make(name: str, *args: Value, attr: Any = None) -> Value:
     """The value of that op. Raises KeyError for an unknown op, ValueError for a wrong arity."""
+    if name in _NEUTRAL_OPS:
+        same = _neutral(name, args)
+        if same is not None:
+            return same
     key = (name, args, attr) if name != "constant" else (name, attr, str(attr[0]), type(attr[0]))
     found = _INTERNED.get(key)
     if found is not None:
@@ -68,6 +75,21 @@ def make(name: str, *args: Value, attr: Any = None) -> Value:
     if spec.arity != len(args):
         raise ValueError(f"op {name!r} takes {spec.arity} values, got {len(args)}")
     return _INTERNED.setdefault(key, Value(name, args, attr, spec.dtype([a.dtype for a in args], attr)))
+
+
+def _is_constant(value: Value, number: int) -> bool:
+    return value.name == "constant" and value.attr[0] == number
+
+
+def _neutral(name: str, args: tuple[Value, ...]) -> Value | None:
+    """The operand that the op returns unchanged, bit for bit (so not float + 0: -0.0 would become 0.0)."""
+    if name in ("mul", "div") and _is_constant(args[1], 1):
+        return args[0]
+    if name == "mul" and _is_constant(args[0], 1):
+        return args[1]
+    if name in ("add", "sub") and _is_constant(args[1], 0) and not args[0].dtype.is_floating_point:
+        return args[0]
+    return None
 
 
 def const(value: float | int | bool, dtype: torch.dtype) -> Value:

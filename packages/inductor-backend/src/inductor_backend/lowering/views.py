@@ -176,6 +176,8 @@ def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
     if chain is not None:
         return _version(ctx, chain.cats, parts, dim)
     parts = [part for part in parts if len(part.sizes) == len(sizes) and part.sizes[dim] != 0]
+    if len(parts) == 1 and parts[0].dtype == dtype:
+        return parts[0]
     buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, ctx.strides()))
     _store_parts(ctx, buffer, parts, dim, 0)
     return Ref.of(buffer)

@@ -53,8 +53,10 @@ def worth_inlining(producer: LoopNode, readers: list[LoopNode], loads: list[list
     once = len(readers) == 1 and len(loads[0]) == 1
     if once and product(readers[0].sizes) == product(producer.sizes):
         return None
-    if is_cheap(value):
+    if is_cheap(value) and (len(readers) == 1 or load_count(value) <= 1):
         return None
+    if is_cheap(value):
+        return "several readers would each load its operands: one store costs less"
     if all(_outside_inner_loop(reader, load) for reader, found in zip(readers, loads, strict=True) for load in found):
         return None if len(readers) == 1 else "computed again by several readers"
     return "costs more to compute again than to store"

@@ -247,8 +247,12 @@ class KernelWriter:
         if not self.rows and not self.nest.reduced:
             self._phase(self.body.phases[0], {}, whole=False)
             return
+        loops = self._counters()
+        self._start_counters(loops)
         with self.out.block("for (int64_t row = begin; row < end; ++row)"):
-            self._row_variables()
+            if self.nest.column is not None:
+                self.out.line(f"const int64_t c0 = tile * {COLUMN_TILE};")
+                self.out.line(f"const int64_t lanes = std::min<int64_t>({COLUMN_TILE}, n{self.nest.column} - c0);")
             for number, dtype in enumerate(self.body.row_buffers.values()):
                 self.out.line(f"alignas(64) {C_TYPES[dtype]} row_{number}[{self._row_capacity()}];")
             names: dict[Value, str] = {}
@@ -257,20 +261,29 @@ class KernelWriter:
                     self._column_phase(phase, names)
                 else:
                     self._phase(phase, names, whole=True)
+            self._step_counters(loops)
 
-    def _row_variables(self) -> None:
-        """The row number split into its loop variables; divisions are few beside a row's work."""
-        rest = "row"
-        loops = list(self.rows)
+    def _counters(self) -> list[tuple[str, str]]:
+        """(variable, size) of what the row number counts, outermost first."""
+        loops = [(self.variables[loop], f"n{loop}") for loop in self.rows]
         if self.nest.column is not None:
-            tiles = f"((n{self.nest.column} + {COLUMN_TILE - 1}) / {COLUMN_TILE})"
-            self.out.line(f"const int64_t c0 = (row % {tiles}) * {COLUMN_TILE};")
-            self.out.line(f"const int64_t lanes = std::min<int64_t>({COLUMN_TILE}, n{self.nest.column} - c0);")
-            rest = f"(row / {tiles})"
-        for place, loop in enumerate(loops):
-            after = [f"n{k}" for k in loops[place + 1 :]]
-            text = rest if not after else f"{rest} / ({' * '.join(after)})"
-            self.out.line(f"const int64_t r{place} = {text}" + (f" % n{loop};" if place else ";"))
+            loops.append(("tile", f"((n{self.nest.column} + {COLUMN_TILE - 1}) / {COLUMN_TILE})"))
+        return loops
+
+    def _start_counters(self, loops: list[tuple[str, str]]) -> None:
+        """The variables of the first row. They are divided out once and then counted: rows may be short."""
+        for place, (variable, size) in enumerate(loops):
+            after = [other for _, other in loops[place + 1 :]]
+            text = "begin" if not after else f"begin / ({' * '.join(after)})"
+            self.out.line(f"int64_t {variable} = {text}" + (f" % {size};" if place else ";"))
+
+    def _step_counters(self, loops: list[tuple[str, str]]) -> None:
+        if not loops:
+            return
+        text = f"++{loops[0][0]};"
+        for variable, size in loops[1:]:
+            text = f"if (++{variable} == {size}) {{ {variable} = 0; {text} }}"
+        self.out.line(text)
 
     def _row_capacity(self) -> int:
         bound = self.sizes.upper(product(self.nest.sizes[k] for k in self.inner))

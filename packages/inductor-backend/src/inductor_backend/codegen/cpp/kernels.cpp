@@ -167,6 +167,7 @@ static __attribute__((noinline)) void panel_block(const float* x, int64_t ldx, c
 }
 typedef void (*panel_function)(const float*, int64_t, const float*, int64_t, int64_t, float*, bool);
 static const panel_function PANEL[2][MB] = {BY_ROWS(panel_block, NB, 0), BY_ROWS(panel_block, NB, 16)};
+static const panel_function PANEL_TWO[MB] = BY_ROWS(panel_block, 2, 0);
 static const panel_function PANEL_ONE[MB] = BY_ROWS(panel_block, 1, 0);
 
 // 16 (8, 4) rows of w along k to columns of the panel: log2(LANES) stages of block swaps
@@ -220,6 +221,8 @@ static void panel_chunk(bool nk, const float* x, int64_t ldx, const float* w, in
             int64_t n = 0;
             for (; n + NB * LANES <= columns; n += NB * LANES)
                 PANEL[!pack && i == 0][cut.at(i) - 1](xs, ldx, source + n, lds, kc, out + n, k0 != 0);
+            for (; n + LANES < columns; n += 2 * LANES)
+                PANEL_TWO[cut.at(i) - 1](xs, ldx, source + n, lds, kc, out + n, k0 != 0);
             for (; n < columns; n += LANES) PANEL_ONE[cut.at(i) - 1](xs, ldx, source + n, lds, kc, out + n, k0 != 0);
         }
     }
@@ -256,7 +259,9 @@ extern "C" void tc_gemm(int layout, const float* x, int64_t ldx, const float* w,
 #define WIDE_ROWS 512
 extern "C" void tc_gemm_packed(const float* a, int64_t lda, int64_t M, int64_t N, int64_t K, tc_pack_panel pack,
                                tc_store_tile store, void* context) {
-    const int64_t chunks = (N + TC_NC - 1) / TC_NC, blocks = (M + WIDE_ROWS - 1) / WIDE_ROWS;
+    // narrower chunks where 64 columns each would leave a thread without work
+    const int64_t nc = N <= TC_NC && M * N * K >= 150000 ? TC_NC / 2 : TC_NC;
+    const int64_t chunks = (N + nc - 1) / nc, blocks = (M + WIDE_ROWS - 1) / WIDE_ROWS;
     const int threads = M * N * K < 150000 || omp_in_parallel() ? 1 : omp_get_max_threads();
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
@@ -264,8 +269,8 @@ extern "C" void tc_gemm_packed(const float* a, int64_t lda, int64_t M, int64_t N
         alignas(64) float panel[KC * TC_NC + 16];
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < chunks * blocks; task++) {
-            const int64_t n0 = task / blocks * TC_NC, m0 = task % blocks * WIDE_ROWS;
-            const int64_t columns = N - n0 < TC_NC ? N - n0 : TC_NC, rows = M - m0 < WIDE_ROWS ? M - m0 : WIDE_ROWS;
+            const int64_t n0 = task / blocks * nc, m0 = task % blocks * WIDE_ROWS;
+            const int64_t columns = N - n0 < nc ? N - n0 : nc, rows = M - m0 < WIDE_ROWS ? M - m0 : WIDE_ROWS;
             const Cut cut(rows);
             for (int64_t k0 = 0; k0 < K; k0 += KC) {
                 const int64_t kc = K - k0 < KC ? K - k0 : KC;
@@ -276,6 +281,8 @@ extern "C" void tc_gemm_packed(const float* a, int64_t lda, int64_t M, int64_t N
                     int64_t n = 0;
                     for (; n + NB * LANES <= columns; n += NB * LANES)
                         PANEL[0][cut.at(i) - 1](as, lda, panel + n, TC_NC, kc, out + n, k0 != 0);
+                    for (; n + LANES < columns; n += 2 * LANES)
+                        PANEL_TWO[cut.at(i) - 1](as, lda, panel + n, TC_NC, kc, out + n, k0 != 0);
                     for (; n < columns; n += LANES)
                         PANEL_ONE[cut.at(i) - 1](as, lda, panel + n, TC_NC, kc, out + n, k0 != 0);
                 }
