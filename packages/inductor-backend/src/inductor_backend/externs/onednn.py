@@ -14,7 +14,7 @@ import torch
 
 def available() -> bool:
     """Whether this torch has the operator."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return bool(torch.backends.mkldnn.is_available()) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def addmm(bias: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

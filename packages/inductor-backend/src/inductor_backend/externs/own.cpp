@@ -107,6 +107,13 @@ static void unfold(const float* __restrict__ x, bool x_last, bool w_last, const 
         const int64_t b = m / (g.OH * g.OW), y0 = m / g.OW % g.OH * g.sh - g.ph, x0 = m % g.OW * g.sw - g.pw;
         const float* image = x + b * g.C * g.H * g.W;
         float* row = out + m * K;
+        const bool interior = y0 >= 0 && x0 >= 0 && y0 + g.KH <= g.H && x0 + g.KW <= g.W;
+        if (interior && g.dh == 1 && g.dw == 1 && g.KW == 3 && !x_last && !w_last) {  // three neighbours at once
+            const float* from = image + y0 * g.W + x0;
+            for (int64_t c = 0; c < g.C; c++, from += g.H * g.W)
+                for (int64_t i = 0; i < g.KH; i++, row += 3) memcpy(row, from + i * g.W, 12);
+            continue;
+        }
         for (int64_t i = 0; i < g.KH; i++)
             for (int64_t j = 0; j < g.KW; j++) {
                 const int64_t y = y0 + i * g.dh, xx = x0 + j * g.dw, tap = i * g.KW + j;

@@ -78,7 +78,7 @@ def choose(m_hint: int, k: int, n: int, layout: str = "nk") -> str:
 
 
 def _own_is_faster(m: int, k: int, n: int) -> bool:
-    return m <= OWN_ROWS and m * k * n >= SMALL_PRODUCT and k >= 16 and n >= 8
+    return bool(m <= OWN_ROWS and m * k * n >= SMALL_PRODUCT and k >= 16 and n >= 8)
 
 
 def _all_float32(*operands: Operand | None) -> bool:
@@ -86,7 +86,7 @@ def _all_float32(*operands: Operand | None) -> bool:
 
 
 def _dense_rows(operand: Operand) -> bool:
-    return operand.strides[-1] == 1
+    return bool(operand.strides[-1] == 1)
 
 
 def _is_dense(operand: Operand) -> bool:
