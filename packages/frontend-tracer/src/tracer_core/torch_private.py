@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,7 +41,8 @@ def fake_mode_of(value: Any) -> Any:
 
 def to_fake(mode: Any, tensor: torch.Tensor) -> Any:
     """The fake twin of a real tensor, with static sizes; one twin a tensor and mode."""
-    return mode.from_tensor(tensor, static_shapes=True)
+    # Without a source torch makes one, from torch._dynamo.
+    return mode.from_tensor(tensor, static_shapes=True, source=input_source("input"))
 
 
 def symbol_range(value: torch.SymInt) -> tuple[int, int | None]:
@@ -233,32 +235,82 @@ def new_shape_env() -> Any:
     return ShapeEnv()
 
 
-def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
-    """The fake twin of a real tensor whose marked dimensions become symbols of the mode's ShapeEnv."""
-    from torch._guards import Source
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+def plain_fake(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any:
+    """The fake twin of a real tensor, or None where only FakeTensorMode's own way will do.
+
+    Made directly: torch's way describes the tensor first, for which it imports torch._inductor. storages:
+    real storage -> its meta twin, so that inputs that share memory have fakes that do.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if (
+        type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        or tensor.layout is not torch.strided
+        or not (tensor.is_leaf or not tensor.requires_grad)
+        or tensor.is_inference()
+        or tensor.is_conj()
+        or tensor.is_neg()
+        or tensor.device.type == "meta"
+        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    ):
+        return None
+    storage = tensor.untyped_storage()
+    twin = storages.get(storage._cdata)
+    if twin is None:
+        twin = storages[storage._cdata] = torch.UntypedStorage(storage.nbytes(), device="meta")
+    with torch.no_grad():
+        meta = torch.empty(0, dtype=tensor.dtype, device="meta")
+        meta.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
+    meta.requires_grad_(tensor.requires_grad)
+    return FakeTensor(mode, meta, tensor.device)
+
+
+@functools.cache
+def _input_source_class() -> Any:
+    from torch._guards import GuardSource, Source
 
     class InputSource(Source):  # type: ignore[misc]
+        def __init__(self, name: str) -> None:
+            self.__dict__["_text"] = name
+
         @property
         def _name_template(self) -> str:
-            return name
+            return str(self._text)
 
         @property
         def guard_source(self) -> Any:
-            from torch._guards import GuardSource
-
             return GuardSource.LOCAL
 
-        def name(self) -> str:  # torch 2.11 calls it, 2.13 reads it as a property
-            return name
+        def is_ephemeral(self) -> bool:
+            return False
 
-    if isinstance(getattr(Source, "name", None), (property, functools.cached_property)):
-        InputSource.name = property(lambda self: name)  # type: ignore[assignment,method-assign]
+        def __hash__(self) -> int:
+            return hash(self._text)
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, InputSource) and other._text == self._text
+
+    # A method in torch 2.11, a property since.
+    name = (lambda self: self._text) if inspect.isfunction(getattr(Source, "name", None)) else property(
+        lambda self: self._text)  # fmt: skip
+    InputSource.name = name  # type: ignore[assignment]
+    return InputSource
+
+
+def input_source(name: str) -> Any:
+    """Where a tensor comes from, in torch's own terms; only its name is ever used."""
+    return _input_source_class()(name)
+
+
+def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
+    """The fake twin of a real tensor whose marked dimensions become symbols of the mode's ShapeEnv."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
     context = StatelessSymbolicContext(
         dynamic_sizes=[DimDynamic.DYNAMIC if dim else DimDynamic.STATIC for dim in symbolic],
         constraint_sizes=[None] * len(symbolic),
     )
-    return mode.from_tensor(tensor, symbolic_context=context, source=InputSource())
+    return mode.from_tensor(tensor, symbolic_context=context, source=input_source(name))
 
 
 def data_dependent_failures() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:

@@ -38,15 +38,18 @@ class Fakes:
         self._real: dict[int, torch.Tensor] = {}
         self._alive: list[Any] = []
         self._versions: dict[int, int] = {}
+        self._storages: dict[int, Any] = {}
 
     def of(self, real: torch.Tensor, name: str, dims: tuple[int | None, ...] | None) -> Any:
         """The fake of a real tensor. name: its source, for messages. dims: None marks a symbol."""
         found = self._fake.get(id(real))
         if found is None:
-            if self.shape_env is None:
+            symbolic = tuple(n is None for n in dims) if dims is not None else (False,) * real.dim()
+            if not any(symbolic):
+                found = torch_private.plain_fake(self.mode, real, self._storages)
+            if found is None and self.shape_env is None:
                 found = torch_private.to_fake(self.mode, real)
-            else:
-                symbolic = tuple(n is None for n in dims) if dims is not None else (False,) * real.dim()
+            elif found is None:
                 found = torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
             self._fake[id(real)] = found
             self._real[id(found)] = real
