@@ -33,7 +33,7 @@ class PerSize:
     """A runner (mutable: it remembers what it compiled). compile_fixed: compiles a graph without symbols."""
 
     def __init__(self, captured: CapturedGraph, compile_fixed: Callable[[CapturedGraph], Runner]) -> None:
-        self._captured = captured
+        self._captured = dataclasses.replace(captured, real_inputs=())  # nothing here keeps them alive
         self._compile = compile_fixed
         self._reads = [(o.index, o.dim) for o in size_origins(input_values(captured.gm)).values()]
         self._runners: dict[tuple[int, ...], Runner] = {}
