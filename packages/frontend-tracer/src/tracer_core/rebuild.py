@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core.interpreter.frame import NULL, Unread
-from tracer_core.interpreter.generators import TracedGenerator
+from tracer_core.interpreter.generators import HOST_ITERATORS
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.segments.breaks import Restart
 
@@ -26,7 +26,8 @@ class CannotRebuild(Exception):
 
 class Rebuilder:
     """Mutable. fetch(source) and constant(object) give text; output(tensor or SymInt) gives the text of a
-    graph output; source_of as in provenance; contents(obj) gives an object's contents at the end."""
+    graph output; source_of as in provenance; contents(obj) gives an object's contents at the end.
+    lines run after the graph, late_lines after the effects."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Rebuilder:
         source_of: Callable[[Any], Any],
     ) -> None:
         self.lines: list[str] = []
+        self.late_lines: list[str] = []
         self._fetch, self._constant, self._output, self._source_of = fetch, constant, output, source_of
         self._memo: dict[int, str] = {}
         self._alive: list[Any] = []
@@ -63,8 +65,8 @@ class Rebuilder:
             return maker(self, obj)
         if isinstance(obj, IDENTITY_TYPES):
             return self._constant(obj)
-        if isinstance(obj, TracedGenerator):
-            raise Restart(obj.born, "unsupported_value", f"the generator {obj.code_name} outlives the segment")
+        if isinstance(obj, HOST_ITERATORS):
+            raise Restart(obj.born, "unsupported_value", f"the iterator {obj.code_name} outlives the segment")
         return self._reduced(obj)
 
     def _remember(self, obj: Any, text: str) -> str:
@@ -180,13 +182,18 @@ class Rebuilder:
 
     def _restore_state(self, obj: Any, name: str, state: Any) -> None:
         if hasattr(type(obj), "__setstate__"):
-            self.lines.append(f"{name}.__setstate__({self.value(state)})")
+            # The position of an iterator is cut to the length of its list, which effects may still change.
+            lines = self.late_lines if type(obj) in _POSITIONED else self.lines
+            lines.append(f"{name}.__setstate__({self.value(state)})")
             return
         attributes, slots = state if type(state) is tuple and len(state) == 2 else (state, None)
         for key, value in (attributes or {}).items():
             self.lines.append(f"{name}.__dict__[{key!r}] = {self.value(value)}")
         for key, value in (slots or {}).items():
             self.lines.append(f"object.__setattr__({name}, {key!r}, {self.value(value)})")
+
+
+_POSITIONED = (type(iter([])), type(reversed([])))
 
 
 def _may_contain_itself(values: Any) -> bool:

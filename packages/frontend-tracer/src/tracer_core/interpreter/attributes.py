@@ -282,18 +282,19 @@ class Attributes(TraceState):
 
     def _builtin_attribute(self, obj: Any, name: str) -> Any:
         """Instances of types written in C."""
+        raw = self._static(type(obj), name)
+        if raw is _ABSENT:
+            value = self._instance_entry(obj, name)
+            if value is not _ABSENT:
+                return value
         value = getattr(obj, name)
         source = self.provenance.source_of(obj)
         if source is None or self.effects.changed(obj) is not None:
             return value
-        raw = self._static(type(obj), name)
         if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             if name == "__dict__":
                 return self._dict_of(obj)
             return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
-        namespace = self.instance_dict(obj)
-        if raw is _ABSENT and namespace is not None and name in namespace:
-            return self.provenance.read(value, self.provenance.sources.attribute(source, name))
         return value
 
     # -- super() --

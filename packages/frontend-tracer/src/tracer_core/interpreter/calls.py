@@ -22,13 +22,13 @@ from tracer_core.interpreter.attributes import ABSENT, has_python
 from tracer_core.interpreter.binding import bind
 from tracer_core.interpreter.code import decode
 from tracer_core.interpreter.frame import NULL, Frame
-from tracer_core.interpreter.generators import TracedGenerator
+from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.interpreter.operations import Operations
 from tracer_core.natives import policy
 from tracer_core.natives.effects import Effect, EffectKind, effect_of, unbound
 from tracer_core.provenance import is_constant
 from tracer_core.recorder.refusals import refusal
-from tracer_core.segments.breaks import Break, Restart
+from tracer_core.segments.breaks import Break, Restart, RunNatively
 
 _HOOK_TABLES = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",
@@ -38,6 +38,8 @@ _C_FUNCTIONS = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
     types.ClassMethodDescriptorType,
 )  # fmt: skip
+#: Nested inlined calls, and those of them that run below native code (which use the host's stack).
+_DEPTH_LIMIT, _NESTING_LIMIT = 900, 60
 _SAFE_CLASSES = (
     torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype, slice, range, types.SimpleNamespace,
     types.MethodType, types.CellType, types.MappingProxyType,
@@ -57,6 +59,8 @@ class Calls(Operations):
     def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         result = self.prepare(function, args, kwargs)
         if type(result) is Frame:
+            if len(self.frames) > _DEPTH_LIMIT:
+                raise RunNatively(f"more than {_DEPTH_LIMIT} nested calls")
             self.frames.append(result)
         else:
             frame.stack.append(result)
@@ -68,8 +72,8 @@ class Calls(Operations):
     def run_nested(self, frame: Frame, error: BaseException | None = None) -> Any:
         """Runs a frame to its end below native code. A break inside means: break before that code."""
         base = len(self.frames)
-        if base > 900:
-            raise RecursionError("maximum recursion depth exceeded")
+        if base > _DEPTH_LIMIT or self.nesting > _NESTING_LIMIT:
+            raise RunNatively("calls are nested too deep to be interpreted")
         self.frames.append(frame)
         self.nesting += 1
         rule, frame.on_return = frame.on_return, None
@@ -97,6 +101,8 @@ class Calls(Operations):
         """The result of a call, or the frame that computes it."""
         kind = type(function)
         if kind is types.MethodType:
+            if isinstance(function.__self__, HOST_ITERATORS):
+                return function(*args, **kwargs)
             receiver = self._method_part(function, "__self__")
             return self.prepare(self._method_part(function, "__func__"), [receiver, *args], kwargs)
         role = markers.role(function) if kind is not type else None
@@ -156,11 +162,18 @@ class Calls(Operations):
         if self.is_fresh(function) and not self.made_here(function):
             self.provenance.constant(function)
         self.interpreted[function.__code__] = function
+        self._guard_code(function)
         frame = Frame(function, decode(function.__code__))
         bind(self, frame, args, kwargs)
         if frame.code.is_generator:
             return TracedGenerator(self, frame)
         return frame
+
+    def _guard_code(self, function: types.FunctionType) -> None:
+        """A function's code can be replaced while the function stays the same object."""
+        source = self.provenance.source_of(function)
+        if source is not None and self.frames:
+            self.provenance.read(function.__code__, self.provenance.sources.make(source, "slot", "__code__"))
 
     # -- C functions --
 
@@ -226,15 +239,15 @@ class Calls(Operations):
                 self.expand(value)
             elif is_constant(value) or self._is_tensor_like(value):
                 continue
-            elif isinstance(value, (TracedGenerator,)):
+            elif isinstance(value, HOST_ITERATORS):
                 self.break_graph("unknown_native", "native code is handed a generator")
 
     def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         refused = refusal(function, tuple(args), kwargs)
         if refused is not None:
             self.break_graph(*refused)
+        args = [self.list_of(a) if isinstance(a, HOST_ITERATORS) else a for a in args]
         self.native_reads(*args, *kwargs.values())
-        args = [self.list_of(a) if isinstance(a, TracedGenerator) else a for a in args]
         receiver = getattr(function, "__self__", None)
         if isinstance(receiver, torch.Tensor):
             # A bound method of the real or fake tensor: unbind, so that the mode sees the tensor.
@@ -299,9 +312,11 @@ class Calls(Operations):
         return True
 
     def native_iterator(self, iterator: Any) -> Any:
-        """An iterator that native code may advance: user code in it must be run first."""
-        if isinstance(iterator, TracedGenerator) or self.python_method(iterator, "__next__"):
-            return iter(self.spread(iterator))
+        """An iterator that native code may advance: user code in it comes back to the interpreter."""
+        if isinstance(iterator, HOST_ITERATORS):
+            return iterator
+        if self.python_method(iterator, "__next__"):
+            return LazyIterator(self, type(iterator).__name__, lambda: _next(self, iterator))
         if not self.is_fresh(iterator):
             self.break_graph("live_iterator", f"a {type(iterator).__name__} from before this segment is advanced")
         return iterator
@@ -384,6 +399,13 @@ class Calls(Operations):
         else:
             first = self.load(frame, 0)
         return super(owner, first)
+
+
+def _next(tracer: Calls, iterator: Any) -> Any:
+    more, item = tracer.advance(iterator)
+    if more:
+        return item
+    raise StopIteration(item)
 
 
 def _call_partial(tracer: Calls, partial: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

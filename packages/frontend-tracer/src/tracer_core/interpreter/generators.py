@@ -6,6 +6,7 @@ What always holds: the frame runs on the machine's chain only while it is advanc
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tracer_core.interpreter.frame import Frame
@@ -77,3 +78,29 @@ class TracedGenerator:
             return value
         self.finished = True
         raise StopIteration(value)
+
+
+class LazyIterator:
+    """An iterator of a native kind (map, filter, a user's ``__next__``) whose items the tracer computes when
+    they are asked for. Mutable. step(): the next item, or StopIteration."""
+
+    __slots__ = ("step", "born", "code_name", "finished")
+
+    def __init__(self, machine: Any, name: str, step: Callable[[], Any]) -> None:
+        self.step, self.born, self.code_name, self.finished = step, machine.outer_step, name, False
+
+    def __iter__(self) -> LazyIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self.finished:
+            raise StopIteration
+        try:
+            return self.step()
+        except StopIteration:
+            self.finished = True
+            raise
+
+
+#: Host objects whose methods run by themselves: they stand for Python's own iterators.
+HOST_ITERATORS = (TracedGenerator, LazyIterator)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracer_core.interpreter.frame import NULL, Frame, Unread
-from tracer_core.segments.breaks import Break, Restart
+from tracer_core.segments.breaks import Break, Restart, RunNatively
 
 
 class Machine:
@@ -38,7 +38,7 @@ class Machine:
             except Break:
                 frame.stack, frame.ip = frame.saved, ip
                 raise
-            except (Restart, KeyboardInterrupt):
+            except (Restart, RunNatively, KeyboardInterrupt):
                 raise
             except BaseException as error:
                 self.unwind(error, base)
@@ -220,3 +220,9 @@ class Machine:
     def list_append(self, target: Any, value: Any) -> None:
         """In-place growth of a container made by the bytecode (comprehensions, displays)."""
         target.append(value)
+
+    def list_extend(self, target: Any, values: list[Any]) -> None:
+        target.extend(values)
+
+    def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
+        target.update(items)

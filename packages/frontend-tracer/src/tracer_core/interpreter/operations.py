@@ -8,6 +8,7 @@ containers are guarded as far as the operation reads them.
 from __future__ import annotations
 
 import collections
+import itertools
 import operator
 import types
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from tracer_core.interpreter.attributes import ABSENT, Attributes, has_python
-from tracer_core.interpreter.generators import TracedGenerator
+from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator
 from tracer_core.provenance import is_constant
 
 _BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
@@ -44,7 +45,7 @@ _MUTABLE = (list, dict, set, collections.deque)
 #: Iterators that read nothing that existed before the trace when they were made in it.
 _NATIVE_ITERATORS = tuple(
     {type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values(), reversed([]))}
-    | {enumerate, zip, map, filter, reversed, TracedGenerator}
+    | {enumerate, zip, map, filter, reversed, *HOST_ITERATORS}
 )
 
 
@@ -363,14 +364,23 @@ class Operations(Attributes):
         if is_constant(value):
             return iter(value)
         if self.python_method(value, "__getitem__"):
-            return iter([self.getitem(value, i) for i in range(self._length_of(value))])
+            return self._by_subscripts(value)
         self.expand(value)
         if isinstance(value, _CONTAINERS) or type(value).__name__ in _VIEW_NAMES:
             return iter(value)
         self.break_graph("unknown_native", f"iteration over a {type(value).__module__}.{type(value).__name__}")
 
-    def _length_of(self, value: Any) -> int:
-        return int(self.call_value(len, [value], {}))
+    def _by_subscripts(self, value: Any) -> LazyIterator:
+        """The old protocol: value[0], value[1], ... until IndexError."""
+        numbers = itertools.count()
+
+        def step() -> Any:
+            try:
+                return self.getitem(value, next(numbers))
+            except IndexError:
+                raise StopIteration from None
+
+        return LazyIterator(self, f"iterator over a {type(value).__name__}", step)
 
     def iterate_result(self, iterator: Any) -> Any:
         """What a user's __iter__ returned."""
@@ -379,13 +389,17 @@ class Operations(Attributes):
     def _iterate_container(self, value: Any) -> Any:
         if self.is_fresh(value):
             return iter(value)
+        # The iterator of the container itself: the program may change it while it loops.
         if isinstance(value, dict):
-            return iter(self.keys(value))
-        return iter([self.list_item(value, i) for i in range(self.length(value))])
+            self.keys(value)
+        else:
+            for i in range(self.length(value)):
+                self.list_item(value, i)
+        return iter(value)
 
     def advance(self, iterator: Any) -> tuple[bool, Any]:
         method = self.python_method(iterator, "__next__")
-        if method is not None and not isinstance(iterator, TracedGenerator):
+        if method is not None and not isinstance(iterator, HOST_ITERATORS):
             try:
                 return True, self.call_value(method, [iterator], {})
             except StopIteration as stop:

@@ -205,6 +205,20 @@ class Tracer(Calls):
                     self.provenance.register(cell, self.provenance.sources.make(source, "cell", i))
         return cells
 
+    # -- displays: what a break left half-built existed before this segment --
+
+    def list_append(self, target: Any, value: Any) -> None:
+        self.before_change(target)
+        target.append(value)
+
+    def list_extend(self, target: Any, values: list[Any]) -> None:
+        self.before_change(target)
+        target.extend(values)
+
+    def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
+        self.before_change(target)
+        target.update(items)
+
     # -- functions made in the trace, and their cells --
 
     def made(self, value: Any) -> Any:

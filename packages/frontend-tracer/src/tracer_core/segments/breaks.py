@@ -99,3 +99,8 @@ class Restart(BaseException):
     def __init__(self, step: int, kind: str, reason: str) -> None:
         super().__init__(step, kind, reason)
         self.step, self.kind, self.reason = step, kind, reason
+
+
+class RunNatively(BaseException):
+    """This activation must run for real: its outcome depends on something that a trace cannot know, such as
+    how deep the host's stack is. User code being traced cannot catch it."""

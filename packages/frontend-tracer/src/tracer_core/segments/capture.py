@@ -188,6 +188,7 @@ class _Generator:
             body.append(f"y = graph([{inputs}])")
         body += self.rebuilder.lines
         body += effects
+        body += self.rebuilder.late_lines
         if tracer.grad_after != torch.is_grad_enabled():
             body.append(f"set_grad({tracer.grad_after})")
         body.append(result)

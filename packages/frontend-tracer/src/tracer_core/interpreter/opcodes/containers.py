@@ -84,7 +84,7 @@ def map_add(m: Machine, f: Frame, arg: int) -> None:
 @opcode("LIST_EXTEND")
 def list_extend(m: Machine, f: Frame, arg: int) -> None:
     items = m.spread(m.pop(f))
-    m.peek(f, arg).extend(items)
+    m.list_extend(m.peek(f, arg), items)
 
 
 @opcode("SET_UPDATE")
@@ -96,7 +96,7 @@ def set_update(m: Machine, f: Frame, arg: int) -> None:
 @opcode("DICT_UPDATE")
 def dict_update(m: Machine, f: Frame, arg: int) -> None:
     items = m.mapping(m.pop(f))
-    m.peek(f, arg).update(items)
+    m.dict_update(m.peek(f, arg), items)
 
 
 @opcode("DICT_MERGE")
@@ -106,7 +106,7 @@ def dict_merge(m: Machine, f: Frame, arg: int) -> None:
     for key, value in items.items():
         if key in target:
             raise TypeError(f"got multiple values for keyword argument {key!r}")
-        target[key] = value
+    m.dict_update(target, items)
 
 
 @opcode("UNPACK_SEQUENCE")

@@ -13,6 +13,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.interpreter.attributes import ABSENT
+from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
 from tracer_core.provenance import is_constant
 
@@ -33,7 +34,14 @@ def is_instance(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
         concrete = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}[type(obj)]
         return isinstance(obj, classes) or isinstance(concrete, classes)
     tracer.native_reads(classes)
+    if isinstance(obj, HOST_ITERATORS):
+        return isinstance(_stand_in(obj), classes)
     return isinstance(obj, classes)
+
+
+def _stand_in(iterator: Any) -> Any:
+    """An object of the type that the program believes an iterator to be."""
+    return (item for item in ()) if isinstance(iterator, TracedGenerator) else map(iter, ())
 
 
 def _is_plain_tensor_instance(classes: Any) -> bool:
@@ -53,6 +61,8 @@ def type_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.break_graph("native_python", "a class is made by type(name, bases, dict)")
     if torch_private.is_fake(args[0]):
         return torch.Tensor
+    if isinstance(args[0], HOST_ITERATORS):
+        return type(_stand_in(args[0]))
     return type(args[0])
 
 
@@ -233,17 +243,22 @@ def enumerate_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(map)
 def map_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, *iterables = args
-    columns = zip(*(tracer.spread(i) for i in iterables), strict=False)
-    return iter([tracer.call_value(function, list(row), {}) for row in columns])
+    rows = zip(*(_lazy(tracer, i) for i in iterables), strict=False)
+    return LazyIterator(tracer, "map", lambda: tracer.call_value(function, list(next(rows)), {}))
 
 
 @special(filter)
 def filter_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, iterable = args
-    items = tracer.spread(iterable)
-    if function is None:
-        return iter([item for item in items if tracer.truth(item)])
-    return iter([item for item in items if tracer.truth(tracer.call_value(function, [item], {}))])
+    items = _lazy(tracer, iterable)
+
+    def step() -> Any:
+        while True:
+            item = next(items)
+            if tracer.truth(item if function is None else tracer.call_value(function, [item], {})):
+                return item
+
+    return LazyIterator(tracer, "filter", step)
 
 
 @special(reversed)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.interpreter.generators import LazyIterator
 from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
 
 _MATH = [f for f in vars(math).values() if isinstance(f, types.BuiltinFunctionType)]
@@ -41,29 +42,78 @@ def prod(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return total
 
 
-def _eager_iterator(function: Any) -> Any:
+def _of_iterators(function: Any) -> Any:
+    """Iterators that ask for one item at a time: those with user code inside come back to the tracer."""
+
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        return function(*(tracer.spread(a) if not isinstance(a, (int, type(None))) else a for a in args), **kwargs)
+        plain = (int, type(None))
+        lazy = [a if isinstance(a, plain) else tracer.native_iterator(tracer.iterate(a)) for a in args]
+        return function(*lazy, **kwargs)
 
     return handler
 
 
-for _function in (itertools.chain, itertools.product, itertools.combinations, itertools.permutations,
-                  itertools.islice, itertools.zip_longest, itertools.pairwise,
+def _of_pools(function: Any) -> Any:
+    """Iterators that read their arguments whole when they are made."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return function(*(a if isinstance(a, (int, type(None))) else tracer.spread(a) for a in args), **kwargs)
+
+    return handler
+
+
+for _function in (itertools.chain, itertools.islice, itertools.zip_longest, itertools.pairwise, itertools.cycle):
+    special(_function)(_of_iterators(_function))
+for _function in (itertools.product, itertools.combinations, itertools.permutations,
                   itertools.combinations_with_replacement):  # fmt: skip
-    special(_function)(_eager_iterator(_function))
+    special(_function)(_of_pools(_function))
 declare(PURE, [itertools.repeat, itertools.count])
 
 
 @special(itertools.chain.__dict__["from_iterable"])
 def chain_from_iterable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return iter([item for iterable in tracer.spread(args[-1]) for item in tracer.spread(iterable)])
+    outer = tracer.native_iterator(tracer.iterate(args[-1]))
+    inner = LazyIterator(tracer, "chain", lambda: tracer.native_iterator(tracer.iterate(next(outer))))
+    return itertools.chain.from_iterable(inner)
 
 
 @special(itertools.starmap)
 def starmap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    function, rows = args
-    return iter([tracer.call_value(function, tracer.spread(row), {}) for row in tracer.spread(rows)])
+    function = args[0]
+    rows = tracer.native_iterator(tracer.iterate(args[1]))
+    return LazyIterator(tracer, "starmap", lambda: tracer.call_value(function, tracer.spread(next(rows)), {}))
+
+
+def _while(keep: bool) -> Any:
+    """takewhile (keep) and dropwhile."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        function = args[0]
+        items = tracer.native_iterator(tracer.iterate(args[1]))
+        dropping = not keep
+
+        def step() -> Any:
+            nonlocal dropping
+            while True:
+                item = next(items)
+                if not keep and not dropping:
+                    return item
+                if tracer.truth(tracer.call_value(function, [item], {})):
+                    if keep:
+                        return item
+                    continue
+                if keep:
+                    raise StopIteration
+                dropping = False
+                return item
+
+        return LazyIterator(tracer, "takewhile" if keep else "dropwhile", step)
+
+    return handler
+
+
+special(itertools.takewhile)(_while(True))
+special(itertools.dropwhile)(_while(False))
 
 
 @special(itertools.accumulate)
