@@ -171,6 +171,13 @@ def test_table_chooses(kind: str, dtype: torch.dtype, m: int, k: int, n: int) ->
     assert (choose(m, k, n) == "template") == (kind == "own") or dtype != torch.float32
 
 
+def test_one_row_against_weights_of_either_layout() -> None:
+    row, weight = torch.randn(1, 768), torch.randn(768, 768)
+    assert best(aten.mm.default, [operand(row), operand(weight.t())]).kind == "own"
+    assert best(aten.mm.default, [operand(row), operand(weight)]).kind == "aten"
+    assert (choose(1, 768, 768, "nk"), choose(1, 768, 768, "kn")) == ("template", "extern")
+
+
 def test_what_the_alternatives_do_not_take_stays_with_aten() -> None:
     a, b = torch.randn(12, 768), torch.randn(768, 768)
     kinds = [

@@ -62,7 +62,7 @@ class CompiledFunction:
         self._said_breaks = False
         _instances.add(self)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if _tracing is not None and _tracing != threading.get_ident():
             with _LOCK:
                 pass
@@ -201,8 +201,10 @@ class CompiledFunction:
         count = len(segment.variants)
         if count == 0:
             return True
-        newest = next(r for r in reversed(self.records) if r.attempt is segment.variants[-1])
-        reason = newest.check_first(state) or "a guard failed"
+        reason = "a guard failed"  # of a variant that was loaded: only its text is known
+        for record in self.records:
+            if record.attempt is segment.variants[-1]:
+                reason = record.check_first(state) or reason
         if count < self.config.recompile_limit:
             events.recompile(function=_name(self.function), reason=reason, count=count)
             return True

@@ -29,7 +29,7 @@ from tracer_core import dispatch, markers
 from tracer_core.errors import TracerError
 from tracer_core.guards.stamp import Stamps
 from tracer_core.interpreter.frame import NULL
-from tracer_core.plugin_api import resolve
+from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec, resolve
 from tracer_core.runtime import CompiledFunction
 from tracer_core.segments.capture import Captured, Boxed, alias_groups
 from tracer_core.segments.emit import runtime_namespace
@@ -164,6 +164,7 @@ def _graph(record: Captured, function: CompiledFunction) -> Any:
     data: bytes = resolve(function.config.backend.serialize)(parts.runner)
     return {
         "backend": base64.b64encode(data).decode(),
+        "spec": _spec_to_json(parts.spec),
         "plan": None if parts.plan.trivial else parts.plan.text(),
     }
 
@@ -189,12 +190,56 @@ def _load_graph(entry: dict[str, Any], function: CompiledFunction) -> Any:
     if stored is None:
         return None
     deserialize = resolve(function.config.backend.deserialize)
-    runner = deserialize(base64.b64decode(stored["backend"]), None)
+    spec = _spec_from_json(stored["spec"], function.config.options)
+    runner = deserialize(base64.b64decode(stored["backend"]), spec)
     if stored["plan"] is None:
         return runner
     space: dict[str, Any] = {"runner": runner, "constants": ()}
     exec(compile(stored["plan"], "<tracer outputs, stored>", "exec"), space)
     return space["call"]
+
+
+def _spec_to_json(spec: CompileSpec) -> dict[str, Any]:
+    def sizes(values: Any) -> Any:
+        return None if values is None else [n if isinstance(n, int) else str(n) for n in values]
+
+    return {
+        "backend": spec.backend, "name": spec.name, "mode": spec.mode, "device": str(spec.device),
+        "cache_key": spec.cache_key, "phase": spec.phase.value, "mutations": list(spec.mutations),
+        "inputs": [[i.name, i.role.value, i.source, i.stable_address, i.donatable, i.size_range] for i in spec.inputs],
+        "outputs": [
+            [sizes(o.shape), sizes(o.stride), o.dtype and str(o.dtype).removeprefix("torch."), o.device and str(o.device),
+             o.alias_of_input, o.alias_of_output]
+            for o in spec.outputs
+        ],
+        "sizes": [[s.symbol, s.input_index, s.dim, s.lower, s.upper, s.hint] for s in spec.sizes],
+    }  # fmt: skip
+
+
+def _spec_from_json(stored: dict[str, Any], options: Any) -> CompileSpec:
+    """The spec of a stored graph. Symbolic sizes of outputs are texts (``"s0 + 1"``)."""
+
+    def output(row: list[Any]) -> OutputSpec:
+        shape, stride, dtype, device, *aliases = row
+        return OutputSpec(
+            None if shape is None else tuple(shape), None if stride is None else tuple(stride),
+            None if dtype is None else getattr(torch, dtype), None if device is None else torch.device(device), *aliases,
+        )  # fmt: skip
+
+    def size_range(value: Any) -> Any:
+        return None if value is None else tuple(value)
+
+    return CompileSpec(
+        backend=stored["backend"], name=stored["name"], mode=stored["mode"], options=options,
+        device=torch.device(stored["device"]), cache_key=stored["cache_key"], phase=Phase(stored["phase"]),
+        mutations=tuple(stored["mutations"]),
+        inputs=tuple(
+            InputSpec(name, Role(role), source, stable, donatable, size_range(limits))
+            for name, role, source, stable, donatable, limits in stored["inputs"]
+        ),
+        outputs=tuple(map(output, stored["outputs"])),
+        sizes=tuple(SizeSpec(*row) for row in stored["sizes"]),
+    )  # fmt: skip
 
 
 def code_hash(code: types.CodeType) -> str:
@@ -231,11 +276,12 @@ def _import_path(obj: Any) -> str | None:
                 found = found.__dict__[part] if isinstance(found, type) else getattr(found, part)
         except (AttributeError, KeyError):
             continue
-        if found is obj:
-            return f"{candidate}:{name}"
+        for suffix in ("", "fget", "fset", "fdel", "__func__", "__wrapped__"):
+            if (getattr(found, suffix, None) if suffix else found) is obj:
+                return f"{candidate}:{name}" + (f".{suffix}" if suffix else "")
     for candidate in ("torch", "torch.nn.functional", "torch._C._nn", "torch._C"):
         short = getattr(obj, "__name__", "")
-        if getattr(sys.modules[candidate], short, None) is obj if short and candidate in sys.modules else False:
+        if short and candidate in sys.modules and getattr(sys.modules[candidate], short, None) is obj:
             return f"{candidate}:{short}"
     return None
 

@@ -1,0 +1,122 @@
+"""Stored variants run in a fresh process without tracing, lowering or compiling."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import tracer_core
+from tracer_core.stored import StoredError
+
+MODELS = {
+    "resnet18": """
+        from torchvision.models import resnet18
+        model, inputs = resnet18().eval(), torch.randn(1, 3, 64, 64)
+    """,
+    "bert": """
+        from transformers import BertConfig, BertModel
+        model, inputs = BertModel(BertConfig(num_hidden_layers=4)).eval(), torch.randint(0, 30000, (1, 12))
+    """,
+}
+PRELUDE = """
+import sys, torch
+from tests.support import torchvision_ops
+torchvision_ops.define()
+import tracer_core
+torch.manual_seed(0)
+"""
+STORE = """
+with torch.no_grad():
+    fast = tracer_core.compile(model)
+    fast(inputs)
+report = tracer_core.save(fast, sys.argv[1])
+assert report.stored and not report.left_out, report
+"""
+LOAD = """
+from tracer_core.interpreter import machine
+from tracer_core import dispatch, runtime
+from inductor_backend.runtime import build_cpp
+
+def forbidden(*args, **kwargs):
+    raise AssertionError("a stored variant needs none of this")
+
+machine.Machine.run = runtime.capture = dispatch.compile_graph = build_cpp.build = forbidden
+with torch.no_grad():
+    fast = tracer_core.compile(model)
+    count = tracer_core.load(fast, sys.argv[1])
+    results = [fast(inputs), fast(inputs)]
+    expected = model(inputs)
+assert count >= 1
+for result in results:
+    assert type(result) is type(expected)
+    pairs = [(result, expected)] if isinstance(expected, torch.Tensor) else [
+        (result[k], expected[k]) for k in expected.keys()]
+    for got, want in pairs:
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+print("loaded", count)
+"""
+
+
+def run(program: str, path: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_starts_warm_in_another_process(name, tmp_path):
+    path = str(tmp_path / f"{name}.json")
+    model = textwrap.dedent(MODELS[name])
+    run(PRELUDE + model + STORE, path)
+    assert "loaded 1" in run(PRELUDE + model + LOAD, path)
+
+
+def double(x):
+    return x * 2 + 1
+
+
+def test_a_stored_function_still_checks_its_guards(tmp_path):
+    path = tmp_path / "double.json"
+    first = tracer_core.compile(double)
+    first(torch.ones(3))
+    tracer_core.save(first, path)
+    tracer_core.reset()
+    second = tracer_core.compile(double)
+    assert tracer_core.load(second, path) == 1
+    torch.testing.assert_close(second(torch.ones(3)), double(torch.ones(3)))
+    torch.testing.assert_close(second(torch.ones(5)), double(torch.ones(5)))  # another shape: captured anew
+
+
+def test_a_file_of_other_code_is_refused(tmp_path):
+    path = tmp_path / "double.json"
+    first = tracer_core.compile(double)
+    first(torch.ones(3))
+    tracer_core.save(first, path)
+    document = json.loads(path.read_text())
+    document["entries"][0]["code"][0][1] = "0" * 64
+    path.write_text(json.dumps(document))
+    with pytest.raises(StoredError, match="has changed since"):
+        tracer_core.load(tracer_core.compile(double), path)
+    document["made_by"]["torch"] = "1.0"
+    path.write_text(json.dumps(document))
+    with pytest.raises(StoredError, match=r"torch 1\.0"):
+        tracer_core.load(tracer_core.compile(double), path)
+
+
+def test_a_damaged_file_is_refused(tmp_path):
+    path = tmp_path / "double.json"
+    path.write_text("{")
+    with pytest.raises(StoredError, match="store the variants again"):
+        tracer_core.load(tracer_core.compile(double), path)
+
+
+def test_what_cannot_be_stored_is_named(tmp_path):
+    fast = tracer_core.compile(double, backend="eager")
+    fast(torch.ones(3))
+    with pytest.raises(StoredError, match="eager"):
+        tracer_core.save(fast, tmp_path / "x.json")
