@@ -14,7 +14,8 @@ import torch
 
 def available() -> bool:
     """Whether this torch has the operator."""
-    return bool(torch.backends.mkldnn.is_available()) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    mkldnn: Any = torch.backends.mkldnn
+    return bool(mkldnn.is_available()) and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def addmm(bias: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,8 @@ aten = torch.ops.aten
 
 #: Up to this many rows our product is as fast as any library here (few rows: faster) and takes an epilogue; above, oneDNN's.
 OWN_ROWS = 1024
+#: With fewer rows than this, [K,N] weights are read faster by MKL, row after row.
+KN_ROWS = 3
 #: Below this many multiplications a call's overhead decides, and ATen's is the lowest.
 SMALL_PRODUCT = 200_000
 
@@ -74,10 +76,12 @@ def best(target: Any, args: Sequence[Any], hint: Callable[[Any], int] = int) -> 
 
 def choose(m_hint: int, k: int, n: int, layout: str = "nk") -> str:
     """"template" (ours) or "extern" for ``[m,k] @ weight`` with weights [n,k] ("nk") or [k,n] ("kn")."""
-    return "template" if _own_is_faster(m_hint, k, n) else "extern"
+    return "template" if _own_is_faster(m_hint, k, n, layout) else "extern"
 
 
-def _own_is_faster(m: int, k: int, n: int) -> bool:
+def _own_is_faster(m: int, k: int, n: int, layout: str) -> bool:
+    if layout == "kn" and m < KN_ROWS:
+        return False
     return bool(m <= OWN_ROWS and m * k * n >= SMALL_PRODUCT and k >= 16 and n >= 8)
 
 
@@ -121,7 +125,7 @@ def _product(
         return aten_choice(target, "operands are not dense")
     m, k = (hint(size) for size in a.sizes)
     n = hint(b.sizes[1])
-    if _own_is_faster(m, k, n):
+    if _own_is_faster(m, k, n, "nk" if b.strides[0] == 1 else "kn"):
         return _own("addmm" if bias is not None else "mm", f"{m} rows: weights are read once")
     if m > OWN_ROWS and k >= 128 and n >= 128 and b.strides[0] == 1 and _is_dense(a) and onednn.available():
         name = "addmm" if bias is not None else "mm"

@@ -141,7 +141,8 @@ static void dot_chunk(const float* x, int64_t ldx, const float* w, int64_t ldw, 
             DOT_ONE[cut.at(i) - 1](x + m * ldx, ldx, w + n * ldw, ldw, K, tile + m * TC_NC + n, nullptr);
 }
 
-// ---- panel: lanes along n
+// ---- panel: lanes along n. AHEAD: weights come from memory, and are fetched AHEAD / R + 8 rows before they are used
+// (the fewer rows of x, the less time a row of weights takes).
 template <int R, int C, int AHEAD>
 static __attribute__((noinline)) void panel_block(const float* x, int64_t ldx, const float* w, int64_t ldw, int64_t K,
                                                   float* tile, bool add) {
@@ -151,7 +152,7 @@ static __attribute__((noinline)) void panel_block(const float* x, int64_t ldx, c
         UNROLL for (int j = 0; j < C; j++) {
             wv[j] = load(w + k * ldw + j * LANES);
             KEEP(wv[j]);
-            if (AHEAD) __builtin_prefetch(w + (k + AHEAD) * ldw + j * LANES, 0, 3);
+            if (AHEAD) __builtin_prefetch(w + (k + AHEAD / R + 8) * ldw + j * LANES, 0, 3);
         }
         UNROLL for (int i = 0; i < R; i++) {
             V xv = x[i * ldx + k] - V{};
@@ -166,7 +167,7 @@ static __attribute__((noinline)) void panel_block(const float* x, int64_t ldx, c
         }
 }
 typedef void (*panel_function)(const float*, int64_t, const float*, int64_t, int64_t, float*, bool);
-static const panel_function PANEL[2][MB] = {BY_ROWS(panel_block, NB, 0), BY_ROWS(panel_block, NB, 16)};
+static const panel_function PANEL[2][MB] = {BY_ROWS(panel_block, NB, 0), BY_ROWS(panel_block, NB, 32)};
 static const panel_function PANEL_TWO[MB] = BY_ROWS(panel_block, 2, 0);
 static const panel_function PANEL_ONE[MB] = BY_ROWS(panel_block, 1, 0);
 
