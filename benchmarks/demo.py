@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from benchmarks import models, processes
@@ -99,10 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number, model in enumerate(wanted, 1):
         print(f"[{number}/{len(wanted)}] {model.title} ({model.modes}) ...", end=" ", flush=True)
         child = ["--in-this-process", "--models", model.name, "--backend", chosen.backend]
-        rows[model.name], _ = store.row(
-            f"{model.name} {chosen.backend}",
-            lambda child=child: processes.fresh("benchmarks.demo", child, limit=chosen.limit),
-        )
+        measure_it = partial(processes.fresh, "benchmarks.demo", child, limit=chosen.limit)
+        rows[model.name], _ = store.row(f"{model.name} {chosen.backend}", measure_it)
         print(progress(rows[model.name]), flush=True)
     print(f"\n{report(rows, chosen.backend)}\n{time.perf_counter() - begin:.0f} s in all")
     wrong = [name for name, row in rows.items() if not acceptable(row)]

@@ -13,6 +13,7 @@ import statistics
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from benchmarks import compilers, models, processes
@@ -117,9 +118,8 @@ def _measured(store: Store, name: str, wanted: Sequence[str], chosen: argparse.N
         for compiler in wanted:
             child = ["--in-this-process", name, compiler]
             key = f"{name} {compiler} {number}"
-            row, there = store.row(
-                key, lambda child=child: processes.fresh("benchmarks.overhead", child, limit=chosen.limit)
-            )
+            measure_it = partial(processes.fresh, "benchmarks.overhead", child, limit=chosen.limit)
+            row, there = store.row(key, measure_it)
             if "failed" in row:
                 print(f"{key} failed: {row['failed']}", flush=True)
                 continue

@@ -64,14 +64,21 @@ class Recorder:
         machinery._find_and_load = timed
 
     def watch_tracer_core(self) -> None:
-        """Stages of tracer_core become spans under their names."""
-        from tracer_core.stages import StageRecord, observe
+        """Stages of tracer_core become spans under their names.
 
-        def finished(record: StageRecord) -> None:
+        Not through `stages.observe`: where somebody observes, stages build their texts, which takes time.
+        """
+        from tracer_core import stages
+
+        module: Any = stages
+        finish: Callable[..., None] = module._finish
+
+        def finished(done: Any, seconds: float, suffix: str) -> None:
             end = time.perf_counter_ns()
-            self.add(end - int(record.seconds * 1e9), end, record.name)
+            self.add(end - int(seconds * 1e9), end, done.name)
+            finish(done, seconds, suffix)
 
-        observe(finished)
+        module._finish = finished
 
     def watch_torch_compile(self) -> None:
         """The events that torch.compile times by itself become spans under their names."""

@@ -149,7 +149,7 @@ def _line(model: models.Model, row: dict[str, Any], names: Sequence[str], others
 def plot(rows: dict[str, dict[str, Any]], names: Sequence[str], path: Path) -> None:
     """A bar a model and compiler: speed-up over eager. Says so where matplotlib is not installed."""
     try:
-        import matplotlib
+        import matplotlib  # type: ignore[import-not-found]
     except ImportError:
         print("no plot: matplotlib is not installed")
         return

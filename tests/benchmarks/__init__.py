@@ -1,0 +1,1 @@
+"""Tests of what the benchmarks' figures rest on; no time is asserted."""

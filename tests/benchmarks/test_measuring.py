@@ -1,0 +1,151 @@
+"""The benchmarks' own arithmetic, storage and processes: figures are no better than these."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+
+import pytest
+import torch
+
+from benchmarks import demo, models, processes, results
+from benchmarks.spans import Recorder, Span, own_seconds
+from benchmarks.timing import Plan, alternate, speed_up
+
+SECOND = 10**9
+
+
+def test_own_seconds_leave_out_what_is_inside() -> None:
+    spans = [
+        Span(2 * SECOND, 3 * SECOND, "import a.b"),  # ends before the span round it, as recorded
+        Span(1 * SECOND, 5 * SECOND, "import a"),
+        Span(6 * SECOND, 7 * SECOND, "stage"),
+        Span(0, 10 * SECOND, "call"),
+        Span(11 * SECOND, 12 * SECOND, "call"),
+    ]
+    labels = {"import a.b": "imports", "import a": "imports", "stage": "stage", "call": "call"}
+    found = own_seconds(spans, labels.get)
+    assert found == pytest.approx({"call": 10 - 4 - 1 + 1, "imports": 4, "stage": 1})
+
+
+def test_own_seconds_of_an_unlabelled_span_belong_to_what_is_round_it() -> None:
+    spans = [Span(1 * SECOND, 2 * SECOND, "detail"), Span(0, 4 * SECOND, "whole")]
+    assert own_seconds(spans, {"whole": "whole"}.get) == pytest.approx({"whole": 4})
+
+
+def test_stages_of_a_compile_become_spans_and_build_no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tracer_core import stages
+
+    monkeypatch.setattr(stages, "_finish", stages._finish)  # put back afterwards
+    monkeypatch.delenv("TRACER_DEBUG", raising=False)
+    recorder = Recorder()
+    recorder.watch_tracer_core()
+    with stages.stage("outer"), stages.stage("inner"):
+        time.sleep(0.01)
+    assert [span.name for span in recorder.spans] == ["inner", "outer"]
+    assert not stages.wants_text()
+    found = own_seconds(recorder.spans, lambda name: name)
+    assert found["inner"] >= 0.01 > found["outer"]
+
+
+def test_a_failed_row_is_measured_again_and_a_good_one_is_not(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    monkeypatch.setattr(results, "commit", lambda: "abc")
+
+    def fails() -> dict[str, object]:
+        raise processes.Failed("no compiler")
+
+    row, there = results.Store("steady").row("m", fails)
+    assert (row["failed"], there) == ("no compiler", False)
+    row, there = results.Store("steady").row("m", lambda: {"seconds": 1.0})
+    assert (row["seconds"], there) == (1.0, False)
+    store = results.Store("steady")
+    row, there = store.row("m", fails)
+    assert (row["seconds"], there) == (1.0, True)
+    row, there = results.Store("steady", again=True).row("m", lambda: {"seconds": 2.0})
+    assert (row["seconds"], there) == (2.0, False)
+    monkeypatch.setattr(results, "commit", lambda: "another")
+    assert results.Store("steady").rows == {}
+    document = json.loads(store.path.read_text())
+    assert document["commit"] == "abc" and document["machine"]["versions"]["torch"]
+
+
+def test_a_child_has_empty_caches_of_its_own_and_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACER_STRICT", "1")
+    monkeypatch.setenv("TORCHINDUCTOR_FREEZING", "1")
+    seen = [processes.fresh("tests.benchmarks.environment_process", [], limit=60) for _ in range(2)]
+    caches = {
+        child["settings"][name] for child in seen for name in ("TRACER_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+    }
+    assert len(caches) == 4
+    assert all(set(child["settings"]) == {"TRACER_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"} for child in seen)
+    assert not any(child["existing"] for child in seen)
+
+
+def test_what_a_failed_child_printed_is_told() -> None:
+    with pytest.raises(processes.Failed, match="KeyError: 'no_such_model'"):
+        processes.fresh("benchmarks.first_call_process", ["no_such_model", "eager"], limit=60)
+
+
+def test_a_child_is_given_up_after_its_limit() -> None:
+    start = time.perf_counter()
+    with pytest.raises(processes.Failed, match="no answer after 1 s"):
+        processes.fresh("timeit", ["-n", "1", "-r", "1", "import time; time.sleep(60)"], limit=1)
+    assert time.perf_counter() - start < 30
+
+
+def test_every_round_gives_each_compiler_one_turn() -> None:
+    calls = {"a": 0, "b": 0}
+
+    def function(name: str) -> None:
+        calls[name] += 1
+
+    measured = alternate(
+        {"a": lambda: function("a"), "b": lambda: function("b")}, (), {}, Plan(rounds=3, seconds=0.001)
+    )
+    assert {name: len(rounds) for name, rounds in measured.items()} == {"a": 3, "b": 3}
+    assert min(calls.values()) > 3
+
+
+def test_speed_up_is_of_pairs() -> None:
+    # The machine became ten times slower in the last round, for both.
+    assert speed_up([2.0, 2.2, 20.0], [1.0, 1.1, 10.0]) == pytest.approx(2.0)
+
+
+def test_programs_are_the_same_each_time_and_in_their_mode() -> None:
+    model = models.MODELS["lstm_64"]
+    with model.mode():
+        first, second = model.program(), model.program()
+        assert torch.equal(first.call()[0], second.call()[0])
+        truth = models.in_float64(first).call()[0]
+    assert truth.dtype == torch.float64 and not truth.requires_grad
+    seed = models.MODELS["resnet18_64_seed"]
+    with seed.mode():
+        assert torch.is_grad_enabled() and seed.program().function.training
+
+
+@pytest.mark.parametrize(
+    ("row", "good"),
+    [
+        ({"error_ratio": 2.9}, True),
+        ({"error_ratio": 3.1}, False),
+        ({"error_ratio": math.nan}, False),
+        ({"failed": "x"}, False),
+    ],
+)
+def test_the_demo_accepts_only_rows_as_exact_as_eager(row: dict[str, object], good: bool) -> None:
+    assert demo.acceptable(row) is good
+
+
+def test_a_watched_backend_counts_graphs_and_kernels() -> None:
+    import tracer_core
+    from benchmarks.watch import Watch
+
+    watch = Watch("inductor")
+    program = models.MODELS["cos_sin"].program()
+    compiled = tracer_core.compile(program.function, backend=watch.backend)
+    torch.testing.assert_close(program.call(compiled), program.call())
+    assert (watch.graphs, watch.runners, watch.kernels, watch.operators) == (1, 1, 1, 0)
