@@ -1,18 +1,24 @@
 """Convolution (an operator call) and pooling (unrolled windows).
 
 In: graph nodes. Out: extern nodes for convolutions; pointwise nodes whose body reads each element of
-the window for pools. What always holds: a window element outside the operand is never read.
+the window for pools,
+cut into interior and borders so that the loops have no tests. What always holds: a window element
+outside the operand is never read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr, Index
+from inductor_backend.index_expr import Expr, Index, variables
+from inductor_backend.loop_ir.nodes import Store
 from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.reduction import as_number
@@ -68,6 +74,72 @@ def _window(
     return make("masked_load", test, const(outside, dtype), attr=(x.buffer.name, x.place(position), x.dtype))
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Output positions [start, start + length) of one dimension whose windows all have the elements
+    `offsets` inside the operand, and no others."""
+
+    start: int
+    length: int
+    offsets: tuple[int, ...]
+
+
+def _spans(size: int, output: int, kernel: int, stride: int, padding: int, dilation: int) -> list[_Span]:
+    """The output positions of one dimension, border by border; neighbours of equal windows are one span."""
+    spans: list[_Span] = []
+    for at in range(output):
+        first = at * stride - padding
+        inside = tuple(k * dilation for k in range(kernel) if 0 <= first + k * dilation < size)
+        if spans and spans[-1].offsets == inside:
+            spans[-1] = _Span(spans[-1].start, spans[-1].length + 1, inside)
+        else:
+            spans.append(_Span(at, 1, inside))
+    return spans
+
+
+#: Regions (interior and borders) that one pool may be split into.
+LARGEST_REGIONS = 12
+
+
+def _regions(
+    x: Ref, outputs: Sequence[Expr], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    dilation: Sequence[int],
+) -> list[tuple[_Span, ...]] | None:
+    """The pool's output cut so that no window needs a test; None where sizes are symbolic or cuts many."""
+    sizes = x.sizes[-len(kernel) :]
+    if not all(isinstance(v, int) for v in (*sizes, *outputs)):
+        return None
+    found: list[tuple[_Span, ...]] = [()]
+    for k in range(len(kernel)):
+        spans = _spans(int(sizes[k]), int(outputs[k]), kernel[k], stride[k], padding[k], dilation[k])  # type: ignore[arg-type]
+        found = [(*head, span) for head in found for span in spans]
+    usable = len(found) <= LARGEST_REGIONS and all(span.offsets for region in found for span in region)
+    return found if usable else None
+
+
+def _pool_by_regions(
+    ctx: Lowering, x: Ref, regions: Sequence[tuple[_Span, ...]], stride: Sequence[int], padding: Sequence[int],
+    combine: Callable[[list[Value]], Value], sizes: Sequence[Expr], strides: Sequence[Expr], label: str,
+) -> Ref:
+    """One store a region into one buffer; combine: the elements of a window -> the result."""
+    dtype = compute_dtype(x.dtype)
+    buffer = ctx.buffer(sizes, x.dtype, Lowering.dense(sizes, strides))
+    lead = len(sizes) - len(stride)
+    for region in regions:
+        domain = [*sizes[:lead], *(span.length for span in region)]
+        at = variables(domain)
+        place = [*at[:lead], *(at[lead + k] + span.start for k, span in enumerate(region))]
+        elements: list[Value] = []
+        for offsets in itertools.product(*(span.offsets for span in region)):
+            position = [
+                place[lead + k] * stride[k] + (offset - padding[k]) for k, offset in enumerate(offsets)
+            ]
+            elements.append(cast(x.at([*at[:lead], *position]), dtype))
+        store = Store((buffer.name,), tuple(place), cast(combine(elements), x.dtype))
+        ctx.add_loop(domain, [False] * len(domain), [store], label)
+    return Ref.of(buffer)
+
+
 def _offsets(kernel: Sequence[int], dilation: Sequence[int]) -> list[list[int]]:
     found: list[list[int]] = [[]]
     for size, step in zip(kernel, dilation, strict=True):
@@ -89,6 +161,12 @@ def max_pool_with_indices(
     dtype = compute_dtype(x.dtype)
     least = float("-inf") if x.dtype.is_floating_point else torch.iinfo(x.dtype).min
     outputs = ctx.shape(0)[-rank:]
+    regions = _regions(x, outputs, kernel, stride, padding, dilation)
+    if regions is not None:
+        return _pool_by_regions(
+            ctx, x, regions, stride, padding, lambda found: functools.reduce(lambda a, b: make("maximum", a, b), found),
+            ctx.shape(0), ctx.strides(0), "max_pool",
+        ), None
 
     def body(at: Sequence[Index]) -> Value:
         best: Value | None = None
@@ -117,6 +195,15 @@ def avg_pool(
         window *= size
     if ceil_mode and divisor_override is None:
         raise unsupported("lower", "avg_pool with ceil_mode=True is not built", ctx.node)
+    regions = _regions(x, outputs, kernel, stride, padding, [1] * rank)
+    if regions is not None:
+
+        def average(found: list[Value]) -> Value:
+            total = functools.reduce(lambda a, b: make("add", a, b), found)
+            count = divisor_override or (window if count_include_pad else len(found))
+            return make("div", total, const(count, dtype))
+
+        return _pool_by_regions(ctx, x, regions, stride, padding, average, ctx.shape(), ctx.strides(), "avg_pool")
 
     def body(at: Sequence[Index]) -> Value:
         total, seen = const(0, dtype), const(0, dtype)
