@@ -10,6 +10,7 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from inductor_backend.runtime.build_cpp import Library, build
 
@@ -34,6 +35,12 @@ UNARY = {
     "rsqrt": (torch.rsqrt, 1.6, (0, 10)),
     "sqrt": (torch.sqrt, 0.51, (0, 10)),
 }
+ACTIVATIONS = {
+    "gelu_erf": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "softplus": F.softplus,
+}
 EXACT = {
     "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc, "round": torch.round,
     "abs": torch.abs, "relu": torch.relu, "sign": torch.sign,
@@ -53,7 +60,7 @@ def loop(name: str, ctype: str, call: str) -> str:
 @pytest.fixture(scope="module")
 def library() -> Library:
     text = '#include "prelude.h"\n'
-    for name in (*UNARY, *EXACT):
+    for name in (*UNARY, *EXACT, *ACTIVATIONS):
         text += loop(name, "float", f"tc_{name}(x[i])")
     for name in (*BINARY, "pow"):
         text += loop(name, "float", f"tc_{name}(x[i], y[i])")
@@ -116,6 +123,19 @@ def test_float32_error_in_ulp(library: Library, name: str) -> None:
     zeros = torch.tensor([0.0, -0.0] * 20)
     signs, want = run(library, name, zeros).signbit(), truth_of(zeros.double()).signbit()
     assert torch.equal(signs, want), f"{name}: the sign of zero"
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_at_least_as_near_as_eager(library: Library, name: str) -> None:
+    x = torch.cat([torch.linspace(-20, 20, 1_000_001), torch.randn(100_000) * 1e-3, every_exponent()])
+    x = x[x.isfinite()]  # eager's vector gelu gives NaN at infinity, its scalar one infinity
+    truth, eager = ACTIVATIONS[name](x.double()), ACTIVATIONS[name](x)
+    got = run(library, name, x)
+    finite = truth.isfinite() & (truth.abs() < 3e38)
+    error, eagers = ((y.double() - truth).abs()[finite] for y in (got, eager))
+    scale = truth.abs()[finite].clamp(min=1e-3)
+    assert (error / scale).max() <= max(3e-7, 1.5 * (eagers / scale).max().item())
+    assert torch.equal(got.isnan(), eager.isnan()) and not got[finite].isnan().any()
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -71,6 +71,7 @@ def main() -> None:
     report("(tanh(x)-x)/x^3 in x^2", lambda s: (mp.tanh(mp.sqrt(s)) / mp.sqrt(s) - 1) / s, 1e-8, 0.4, 6)
     report("(erf(x)-x)/x in x^2", lambda s: mp.erf(mp.sqrt(s)) / mp.sqrt(s) - 1, 1e-8, 0.88, 7)
     report("-log(erfc(t))/t", lambda t: -mp.log(mp.erfc(t)) / t, 0.9, 4.0, 10)
+    report("-log(erfc(t))/t for gelu", nonzero(lambda t: -mp.log(mp.erfc(t)) / t), 0, 4.3, 11)
     report("log2((1+s)/(1-s))/s in s^2", nonzero(lambda q: 2 * mp.atanh(mp.sqrt(q)) / mp.sqrt(q) / mp.log(2)),
            1e-12, 0.0296, 6, single=False)
     report("exp2(r)", lambda r: mp.power(2, r), -0.501, 0.501, 8, single=False)

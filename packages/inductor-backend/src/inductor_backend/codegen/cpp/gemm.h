@@ -5,7 +5,7 @@
 // Out: store(context, tile, m0, rows, n0, columns) is called for tiles that cover [M,N] once, perhaps from several
 // threads; element (m, n) is tile[(m - m0) * TC_NC + n - n0].
 // Always holds: for M <= TC_ROWS each weight is read from memory once; accumulators stay in registers; sums run
-// over at most 256 products before they join a second sum (or over interleaved partial sums), so errors
+// over at most 128 products before they join a second sum (or over interleaved partial sums), so errors
 // are no greater than those of the usual libraries.
 #pragma once
 #include "prelude.h"

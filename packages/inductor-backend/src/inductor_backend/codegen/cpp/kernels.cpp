@@ -3,7 +3,7 @@
 // Two micro-kernels, both with TC_MB x TC_NB vector accumulators in registers:
 //   dot    weights [N,K] as they lie; lanes run along k; a horizontal sum at the end. For up to DOT_ROWS rows.
 //   panel  64 columns of weights with lanes along n, x broadcast. [K,N] weights as they lie; [N,K] weights
-//          transposed in registers into a panel of at most 256 x 64 in L2. For more rows, and for [K,N].
+//          transposed in registers into a panel of at most 128 x 64 in L1. For more rows, and for [K,N].
 // Threads share the columns in chunks of 64, taken as they become free; where there are fewer chunks
 // than threads, the rows are shared too.
 #include "gemm.h"
@@ -19,7 +19,7 @@
 #define MB 3
 #endif
 #define NB 4
-#define KC 256
+#define KC 128
 #define DOT_ROWS 36
 
 extern "C" int omp_get_max_threads();
