@@ -245,6 +245,7 @@ class Lowering:
         self.recorder = AtenRecorder(self.fake_mode, decomposition_table(request.backend))
         self.wrappers: dict[int, Any] = {}  # id of an eager value -> its functional wrapper
         self.env: dict[torch.fx.Node, Any] = {}
+        self.pairs: list[tuple[torch.Tensor, torch.Tensor, str]] = []  # eager value, wrapper, node
         placeholders = gm.graph.find_nodes(op="placeholder")
         self.symbolic = bool(size_origins([values[node] for node in placeholders]))
 
@@ -260,6 +261,7 @@ class Lowering:
             with torch_private.functionalization():
                 self._interpret()
             writes = self._writes()
+            self._require_same_aliases()
             planner = OutputPlanner(
                 self.recorder,
                 self.recorder.inputs,
@@ -298,11 +300,46 @@ class Lowering:
             self.recorder.frame = node.meta.get("user_frame") or ""
             self.recorder.out_of_place = node.target in OUT_OF_PLACE_BERNOULLI
             if node.op != "output":
-                self.env[node] = result = self._node(node)
+                self.env[node] = result = self._checked_node(node)
                 eager = self.values[node]
-                if isinstance(eager, torch.Tensor) and id(eager) not in self.wrappers:
-                    self.wrappers[id(eager)] = result
+                if isinstance(eager, torch.Tensor):
+                    self.wrappers.setdefault(id(eager), result)
+                    if eager.layout is torch.strided and torch_private.is_functional(result):
+                        self.pairs.append((eager, result, node.name))
         self.recorder.frame = ""
+
+    def _require_same_aliases(self) -> None:
+        """Whether `contiguous`, `reshape` and the like give a view follows from strides, and a functional
+        value can have others than eager's (after a write to an input with gaps between its elements, or from
+        a decomposition). That matters where the memory is written to: there the two programs would part."""
+        eager_of: dict[int, int] = {}
+        functional_of: dict[int, int] = {}
+        written: set[int] = set()
+        apart: list[tuple[int, str]] = []
+        for eager, wrapper, name in self.pairs:
+            one, other = torch_private.storage_id(eager), torch_private.storage_id(wrapper)
+            if torch_private.has_data_mutation(wrapper):
+                written |= {other, functional_of.get(one, other)}
+            if functional_of.setdefault(one, other) != other or eager_of.setdefault(other, one) != one:
+                apart += [(other, name), (functional_of[one], name)]
+        for storage, name in apart:
+            if storage in written:
+                raise LoweringUnsupported(
+                    f"{name} shares memory that is written to in another way than in eager"
+                )
+
+    def _checked_node(self, node: torch.fx.Node) -> Any:
+        """`_node`; what eager could do and functional values cannot (a view that their strides forbid) is a
+        reason against lowering, not a crash."""
+        try:
+            return self._node(node)
+        except torch_private.fake_failures():
+            raise
+        except RuntimeError as error:
+            first = str(error).splitlines()[0] if str(error) else ""
+            raise LoweringUnsupported(
+                f"{node.target} fails on functional values: {first}", self.recorder.frame
+            ) from error
 
     def _node(self, node: torch.fx.Node) -> Any:
         match node.op:
