@@ -132,7 +132,9 @@ def _look(world: Any) -> Any:
                                                          and isinstance(v, _PLAIN)}]  # fmt: skip
     if isinstance(world, types.ModuleType):
         return {k: v for k, v in vars(world).items() if not k.startswith("_") and isinstance(v, _PLAIN)}
-    if isinstance(world, Mapping) or isinstance(world, (list, tuple, set)) or world is None:
+    if isinstance(world, tuple):
+        return [_look(part) for part in world]
+    if isinstance(world, (Mapping, list, set)) or world is None:
         return world
     if isinstance(world, (str, int, float)):
         return world

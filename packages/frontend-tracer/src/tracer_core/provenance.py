@@ -73,6 +73,11 @@ class Provenance:
         self._by_id[id(obj)] = source
         self._alive.append(obj)
 
+    def adopt(self, obj: Any, source: Source) -> None:
+        """Registers an object whose identity at `source` is guarded already."""
+        self.register(obj, source)
+        self._read[source] = obj
+
     def constant(self, obj: Any) -> Source:
         """A source for an object that is the same on every call (classes, functions, modules)."""
         found = self._by_id.get(id(obj))

@@ -149,7 +149,9 @@ class Rebuilder:
 
     def _bound_builtin(self, obj: Any) -> str:
         receiver = getattr(obj, "__self__", None)
-        if receiver is None or isinstance(receiver, (types.ModuleType, type)):
+        # A pybind11 function's receiver is its own description, not an object of the program.
+        described = type(receiver).__module__.startswith("pybind11")
+        if receiver is None or described or isinstance(receiver, (types.ModuleType, type)):
             return self._constant(obj)
         return self._new(obj, f"getattr({self.value(receiver)}, {obj.__name__!r})")
 

@@ -7,6 +7,7 @@ object (or its class) existed before the trace. What always holds: user code tha
 
 from __future__ import annotations
 
+import collections
 import types
 from typing import Any
 
@@ -43,11 +44,20 @@ class Attributes(TraceState):
                 value = namespace[name]
                 if owner.__flags__ & _HEAP_TYPE and not self.effects.changed(owner):
                     source = self.provenance.sources.make(self._namespace(owner), "key", name)
-                    self.provenance.guard(GuardKind.EQ if is_constant(value) else GuardKind.IS, source, value)
+                    self._read_class_entry(value, source)
                 return owner, value
             if owner.__flags__ & _HEAP_TYPE:
                 self.provenance.guard(GuardKind.HAS_NOT, self._namespace(owner), name)
         return None, _ABSENT
+
+    def _read_class_entry(self, value: Any, source: Source) -> None:
+        """Guards a value found on a class. What it holds is guarded where it is read, as for any object."""
+        if isinstance(value, (tuple, torch.Tensor)):
+            self.provenance.read(value, source)
+            return
+        self.provenance.guard(GuardKind.EQ if is_constant(value) else GuardKind.IS, source, value)
+        if not is_constant(value) and self.provenance.source_of(value) is None:
+            self.provenance.adopt(value, source)
 
     def _namespace(self, cls: type) -> Source:
         return self.provenance.sources.make(self.provenance.constant(cls), "dict")
@@ -150,6 +160,8 @@ class Attributes(TraceState):
 
     def native_descriptor_get(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         """A descriptor written in C that is not one of Python's own."""
+        if isinstance(raw, collections._tuplegetter) and isinstance(obj, tuple):  # type: ignore[attr-defined]
+            return self.list_item(obj, raw.__reduce__()[1][0])
         if type(raw).__name__ in ("partialmethod", "cached_property", "_lru_cache_wrapper") or callable(raw):
             return raw.__get__(obj, cls)
         self.break_graph("unknown_native", f"descriptor {type(raw).__name__} for attribute {name!r}")
@@ -309,7 +321,7 @@ class Attributes(TraceState):
                 raw = base.__dict__[name]
                 if base.__flags__ & _HEAP_TYPE:
                     source = self.provenance.sources.make(self._namespace(base), "key", name)
-                    self.provenance.guard(GuardKind.EQ if is_constant(raw) else GuardKind.IS, source, raw)
+                    self._read_class_entry(raw, source)
                 if cls is obj:
                     return raw.__func__ if isinstance(raw, staticmethod) else self._class_get(raw, cls, name)
                 return self._get_descriptor(raw, obj, cls, name)
@@ -378,6 +390,14 @@ class Attributes(TraceState):
 
     def generic_delattr(self, obj: Any, name: str) -> None:
         """object.__delattr__"""
+        owner, raw = self.class_entry(type(obj), name)
+        deleter = self._static(type(raw), "__delete__") if owner is not None else _ABSENT
+        if isinstance(raw, property) and raw.fdel is not None:
+            self.call_value(raw.fdel, [obj], {})
+            return
+        if has_python(deleter):
+            self.call_value(deleter, [raw, obj], {})
+            return
         namespace = self.instance_dict(obj)
         if namespace is None or (name not in namespace and self._static(type(obj), name) is not _ABSENT):
             self.break_graph("unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is deleted")

@@ -20,7 +20,7 @@ from tracer_core import markers
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter.attributes import ABSENT, has_python
 from tracer_core.interpreter.binding import bind
-from tracer_core.interpreter.code import decode
+from tracer_core.interpreter.code import UNSUPPORTED, decode
 from tracer_core.interpreter.frame import NULL, Frame
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.interpreter.operations import Operations
@@ -40,6 +40,7 @@ _C_FUNCTIONS = (
 )  # fmt: skip
 #: Nested inlined calls, and those of them that run below native code (which use the host's stack).
 _DEPTH_LIMIT, _NESTING_LIMIT = 900, 60
+_PRIMITIVES = (int, float, complex, str, bytes)
 _SAFE_CLASSES = (
     torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype, slice, range, types.SimpleNamespace,
     types.MethodType, types.CellType, types.MappingProxyType,
@@ -163,7 +164,10 @@ class Calls(Operations):
             self.provenance.constant(function)
         self.interpreted[function.__code__] = function
         self._guard_code(function)
-        frame = Frame(function, decode(function.__code__))
+        code = decode(function.__code__)
+        if code.unsupported:
+            self.break_graph("unsupported_opcode", f"{function.__qualname__} uses {code.unsupported}: {UNSUPPORTED.get(code.unsupported, 'no handler')}")
+        frame = Frame(function, code)
         bind(self, frame, args, kwargs)
         if frame.code.is_generator:
             return TracedGenerator(self, frame)
@@ -172,7 +176,7 @@ class Calls(Operations):
     def _guard_code(self, function: types.FunctionType) -> None:
         """A function's code can be replaced while the function stays the same object."""
         source = self.provenance.source_of(function)
-        if source is not None and self.frames:
+        if source is not None:
             self.provenance.read(function.__code__, self.provenance.sources.make(source, "slot", "__code__"))
 
     # -- C functions --
@@ -197,14 +201,16 @@ class Calls(Operations):
         """Slots that a class inherits from C bases, then: graph break."""
         name = getattr(function, "__name__", "")
         receiver = getattr(function, "__self__", None)
-        if name == "__init__" and args and isinstance(args[0], BaseException):
-            self.native_reads(*args[1:])
+        if name == "__init__" and isinstance(receiver, BaseException) and self.is_fresh(receiver):
+            return function(*args, **kwargs)
+        if name == "__init__" and args and isinstance(args[0], BaseException) and self.is_fresh(args[0]):
             return function(*args, **kwargs)
         if name == "__new__" and args and isinstance(args[0], type):
             return self.new_object(function, args[0], args[1:], kwargs)
         if name == "__init__" and args and isinstance(args[0], dict):
-            for key, value in _make_dict(self, args[1:], kwargs).items():
-                self.setitem(args[0], key, value)
+            items = _make_dict(self, args[1:], kwargs)
+            self.before_change(args[0])
+            dict.update(args[0], items)
             return None
         if name == "__init__" and args and isinstance(args[0], list):
             args[0].extend(self.spread(args[1]) if len(args) > 1 else [])
@@ -239,6 +245,8 @@ class Calls(Operations):
                 self.expand(value)
             elif is_constant(value) or self._is_tensor_like(value):
                 continue
+            elif isinstance(value, _PRIMITIVES) and not isinstance(value, enum.Enum) and not self.is_fresh(value):
+                self.break_graph("unsupported_value", f"native code reads a {type(value).__name__}, a subclass of a number or text")
             elif isinstance(value, HOST_ITERATORS):
                 self.break_graph("unknown_native", "native code is handed a generator")
 
@@ -381,9 +389,6 @@ class Calls(Operations):
             return obj
         frame.on_return = ("instance", obj)
         return frame
-
-    def wrapper_class(self, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        self.break_graph("unknown_native", "a descriptor or partial is made")
 
     def zero_argument_super(self) -> Any:
         """super() reads ``__class__`` and the first argument of the calling frame."""

@@ -72,7 +72,8 @@ class ExceptionRange:
 class Code:
     """A decoded code object. names, handlers, args, lines: one a instruction. locals_names: localsplus
     names. n_arguments counts positional, keyword-only, * and **. live[i]: indices of fast locals read
-    at or after instruction i before being written (cells and free variables are always live)."""
+    at or after instruction i before being written (cells and free variables are always live).
+    unsupported: the first opcode without a handler, or an empty string."""
 
     raw: types.CodeType
     names: tuple[str, ...]
@@ -86,6 +87,7 @@ class Code:
     live: tuple[frozenset[int], ...]
     is_generator: bool
     is_async: bool
+    unsupported: str
 
 
 _CACHE: WeakKeyDictionary[types.CodeType, Code] = WeakKeyDictionary()
@@ -155,6 +157,7 @@ def _decode(raw: types.CodeType) -> Code:
         live=_liveness(names, args, exceptions, len(locals_names), raw),
         is_generator=bool(raw.co_flags & 0x20),
         is_async=bool(raw.co_flags & 0x280),
+        unsupported=next((name for name in names if name not in HANDLERS), ""),
     )
 
 

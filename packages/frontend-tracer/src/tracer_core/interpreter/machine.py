@@ -68,6 +68,7 @@ class Machine:
 
     def unwind(self, error: BaseException, base: int) -> None:
         """Finds the handler of an exception in the chain; re-raises it when there is none."""
+        self._set_context(error)
         while True:
             frame = self.frames[-1]
             target = self.find_handler(frame)
@@ -82,6 +83,25 @@ class Machine:
             if len(self.frames) == base:
                 raise error
             self.frames[-1].last = self.frames[-1].ip - 1
+
+    def handled(self) -> BaseException | None:
+        """The exception being handled by the innermost frame that handles one."""
+        for frame in reversed(self.frames):
+            if frame.exceptions:
+                return frame.exceptions[-1]  # type: ignore[no-any-return]
+        return None
+
+    def _set_context(self, error: BaseException) -> None:
+        """An exception raised while another is handled has that one as its context."""
+        handled = self.handled()
+        if handled is None or handled is error or error.__context__ is not None:
+            return
+        link = handled
+        while link.__context__ is not None:
+            if link.__context__ is error:
+                return
+            link = link.__context__
+        error.__context__ = handled
 
     @staticmethod
     def find_handler(frame: Frame) -> Any:

@@ -8,6 +8,7 @@ containers are guarded as far as the operation reads them.
 from __future__ import annotations
 
 import collections
+import enum
 import itertools
 import operator
 import types
@@ -86,9 +87,11 @@ class Operations(Attributes):
     def is_identity_comparable(self, value: Any) -> bool:
         """An instance whose operators are those of object, or of a known safe base."""
         cls = type(value)
-        return all(
-            self._static(cls, name) is getattr(object, name) for name in ("__eq__", "__hash__")
-        ) or isinstance(value, _SAFE_INSTANCES)
+        if isinstance(value, _SAFE_INSTANCES):
+            return True
+        # An enum's hash is that of its member's name, which never changes.
+        hashes = isinstance(value, enum.Enum) or self._static(cls, "__hash__") is object.__hash__
+        return hashes and self._static(cls, "__eq__") is object.__eq__
 
     # -- operators --
 
@@ -323,7 +326,7 @@ class Operations(Attributes):
             self._native_operands(key, value)
             self.operator(operator.setitem, container, key, value)
             return
-        self._check_key(key)
+        self.check_key(key)
         self._change(container)
         container[key] = value
 
@@ -332,11 +335,11 @@ class Operations(Attributes):
         if method is not None:
             self.call_value(method, [container, key], {})
             return
-        self._check_key(key)
+        self.check_key(key)
         self._change(container)
         del container[key]
 
-    def _check_key(self, key: Any) -> None:
+    def check_key(self, key: Any) -> None:
         if not is_constant(key) and not isinstance(key, (torch.Tensor, tuple)) and self.python_method(key, "__hash__"):
             self.break_graph("unknown_native", "a key with its own __hash__ is stored")
 

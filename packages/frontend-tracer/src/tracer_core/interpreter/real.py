@@ -60,7 +60,17 @@ class RealMachine(Machine):
             return super(owner, first.cell_contents if type(first).__name__ == "cell" else first)
         if function in (globals, locals, vars, dir) and not args:
             return self._names(function)
-        return function(*args, **kwargs)
+        handled = self.handled()
+        if handled is None:
+            return function(*args, **kwargs)
+        trace = handled.__traceback__
+        try:  # the callee sees the exception being handled, and what it raises has it as its context
+            raise handled
+        except BaseException as error:
+            if error is not handled:
+                raise
+            handled.__traceback__ = trace
+            return function(*args, **kwargs)
 
     def _names(self, function: Any) -> Any:
         frame = self.frames[-1]

@@ -28,6 +28,11 @@ def _refuse_real(func: Any, args: Any, kwargs: Any) -> None:
             raise Break("real_tensor_in_trace", f"{func} got a real tensor of shape {tuple(leaf.shape)}")
 
 
+def _version(fake: Any) -> int | None:
+    """The number of writes to a fake; None for inference tensors, which do not count them."""
+    return None if fake.is_inference() else fake._version
+
+
 class Fakes:
     """real tensor <-> its fake, for one trace. Mutable. symbolic: whether sizes may be symbols."""
 
@@ -37,7 +42,7 @@ class Fakes:
         self._fake: dict[int, Any] = {}
         self._real: dict[int, torch.Tensor] = {}
         self._alive: list[Any] = []
-        self._versions: dict[int, int] = {}
+        self._versions: dict[int, int | None] = {}
         self._storages: dict[int, Any] = {}
 
     def of(self, real: torch.Tensor, name: str, dims: tuple[int | None, ...] | None) -> Any:
@@ -54,12 +59,13 @@ class Fakes:
             self._fake[id(real)] = found
             self._real[id(found)] = real
             self._alive.append(real)
-            self._versions[id(found)] = found._version
+            self._versions[id(found)] = _version(found)
         return found
 
-    def version_of(self, fake: Any) -> int:
-        """The version that the fake of an input had when it was made."""
-        return self._versions[id(fake)]
+    def was_written(self, fake: Any) -> bool:
+        """Whether the fake of an input was written to during the trace, or may have been."""
+        now = _version(fake)
+        return now is None or now != self._versions[id(fake)]
 
     def real_of(self, fake: Any) -> torch.Tensor | None:
         """The input tensor that a fake stands for, or None for an intermediate."""

@@ -236,7 +236,7 @@ class _Generator:
         """A graph that writes to an input was captured for inputs that share no memory with it."""
         tracer, variant = self.tracer, self.variant
         inputs = [(source, tensor, node.meta["val"]) for source, tensor, node in tracer.recorder.inputs]
-        written = [source for source, tensor, fake in inputs if fake._version != tracer.fakes.version_of(fake)]
+        written = [source for source, tensor, fake in inputs if tracer.fakes.was_written(fake)]
         if not written:
             return
         names = [variant.use(source) for source, _, _ in inputs]

@@ -38,7 +38,7 @@ def check_exc_match(m: Machine, f: Frame, arg: Any) -> None:
 @opcode("RAISE_VARARGS")
 def raise_varargs(m: Machine, f: Frame, arg: int) -> None:
     if arg == 0:
-        handled = _handled(m)
+        handled = m.handled()
         if handled is None:
             raise RuntimeError("No active exception to reraise")
         raise handled
@@ -51,24 +51,10 @@ def raise_varargs(m: Machine, f: Frame, arg: int) -> None:
     if arg == 2:
         cause = values[1]
         error.__cause__ = m.call_value(cause, [], {}) if isinstance(cause, type) else cause
-    handled = _handled(m)
-    if handled is not None and handled is not error and error.__context__ is None:
-        error.__context__ = handled
     raise error
-
-
-def _handled(m: Machine) -> BaseException | None:
-    """The exception being handled by the innermost frame that handles one."""
-    for frame in reversed(m.frames):
-        if frame.exceptions:
-            return frame.exceptions[-1]
-    return None
 
 
 @opcode("RERAISE")
 def reraise(m: Machine, f: Frame, arg: int) -> None:
-    error = f.stack.pop()
-    if arg:
-        # The offset that was saved below (lasti) says where the exception came from.
-        f.last = f.stack[-arg] if isinstance(f.stack[-arg], int) else f.last
-    raise error
+    # The offset below (lasti) is for tracebacks only: the handler is looked up from this instruction.
+    raise f.stack.pop()

@@ -401,10 +401,12 @@ def super_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return super(*args)
 
 
-@special(property, staticmethod, classmethod, functools.partial)
-def wrap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    tracer.break_graph("unknown_native", "a descriptor is made") if not args else None
-    return tracer.wrapper_class(args, kwargs)
+@special(functools.partial)
+def partial_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return functools.partial(*args, **kwargs)
+
+
+breaks("unknown_native", "a descriptor is made", [property, staticmethod, classmethod])
 
 
 _OPERATORS = {

@@ -109,9 +109,14 @@ def update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         is_mapping = isinstance(source, dict) or tracer.has_attribute(source, "keys")
         items.update(tracer.mapping(source) if is_mapping else dict(tracer.spread(source)))
     items.update(kwargs)
+    if isinstance(target, collections.OrderedDict):  # its update() goes through __setitem__
+        for key, value in items.items():
+            tracer.setitem(target, key, value)
+        return
+    for key in items:
+        tracer.check_key(key)
     tracer.before_change(target)
-    for key, value in items.items():
-        tracer.setitem(target, key, value)
+    dict.update(target, items)
 
 
 @special(set.update)

@@ -34,6 +34,17 @@ breaks("side_effect_native", "Python's random numbers are drawn", [
     random.uniform, random.gauss, random.seed, random.normalvariate])  # fmt: skip
 
 
+@special(sys.exc_info)
+def exc_info(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    error = tracer.handled()
+    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
+
+
+@special(sys.exception)
+def exception(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.handled()
+
+
 @special(math.prod)
 def prod(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     total = kwargs.get("start", 1)
