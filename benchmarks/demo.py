@@ -23,7 +23,7 @@ from benchmarks.timing import Plan, alternate, speed_up
 
 ALLOWED = 3.0
 
-PLAN = Plan(rounds=5, seconds=0.15, least=3)
+PLAN = Plan(rounds=5, seconds=0.1, least=2)
 
 #: Without --models: those of the issue, and two as the seeds write them (train mode, grad mode).
 DEFAULT = (

@@ -1,8 +1,8 @@
 """Alternating measurement of several ways to do the same thing.
 
 In: callables by name. Out: seconds a call, for each round and name. What always holds: within a round each
-name has its turn right after another, the order turns from round to round, and the first calls of
-a turn are not counted (another one's data is in the caches, another thread pool may still be awake).
+name has its turn right after another, the order turns from round to round, and the first call of
+a turn is not counted (another one's data is in the caches, another thread pool may still be awake).
 """
 
 from __future__ import annotations
@@ -41,11 +41,15 @@ def per_call(
 
 
 def turn(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], plan: Plan) -> float:
-    """The median of one turn."""
-    once = min(per_call(function, args, kwargs, 1) for _ in range(2))
+    """The median of one turn. The first call is not counted."""
+    per_call(function, args, kwargs, 1)
+    once = per_call(function, args, kwargs, 1)
     calls = max(1, int(plan.shortest / max(once, 1e-7)))
-    samples = max(plan.least, min(200, int(plan.seconds / max(once * calls, 1e-7))))
-    return statistics.median(per_call(function, args, kwargs, calls) for _ in range(samples))
+    wanted = max(plan.least, min(200, int(plan.seconds / max(once * calls, 1e-7))))
+    samples = [once] if calls == 1 else []
+    while len(samples) < wanted:
+        samples.append(per_call(function, args, kwargs, calls))
+    return statistics.median(samples)
 
 
 def alternate(
