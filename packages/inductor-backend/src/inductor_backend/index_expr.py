@@ -236,7 +236,11 @@ def _split(index: Index, divisor: Expr) -> tuple[Index, Index]:
             quotient[atom] = q
     if isinstance(index.const, int) and isinstance(divisor, int):
         q_const, r_const = divmod(index.const, divisor)
-        # A remainder that only a constant pushes outside the range keeps the constant with the rest.
+        bounds = range_of(Index(r_const, rest))
+        if bounds is not None and isinstance(bounds[0], int) and bounds[0] < 0:
+            # C++ divides towards zero, so what is divided must not be negative (a flipped dimension).
+            moved = -(bounds[0] // divisor)
+            q_const, r_const = q_const - moved, r_const + moved * divisor
         return Index(q_const, quotient), Index(r_const, rest)
     q = exact_quotient(index.const, divisor)
     return (Index(q, quotient), Index(0, rest)) if q is not None else (Index(0, quotient), Index(index.const, rest))

@@ -20,7 +20,12 @@ __all__ = ["ArenaPool", "arena_view", "example_tensor", "load_library", "report"
 
 def load_library(sources: Sequence[str], name: str, ready: Library | None) -> Library:
     """The compiled sources. ready: a library loaded from a stored binary; then nothing is compiled."""
-    return ready if ready is not None else build(sources, name=name)
+    return ready if ready is not None else build([without_comments(source) for source in sources], name=name)
+
+
+def without_comments(source: str) -> str:
+    """The source without comment lines: they name the user's lines, and moving those must not compile again."""
+    return "".join(line for line in source.splitlines(keepends=True) if not line.lstrip().startswith("//"))
 
 
 def arena_view(

@@ -63,7 +63,7 @@ _NEUTRAL_OPS = frozenset({"add", "sub", "mul", "div"})
 
 def make(name: str, *args: Value, attr: Any = None) -> Value:
     """The value of that op. Raises KeyError for an unknown op, ValueError for a wrong arity."""
-    if name in _NEUTRAL_OPS:
+    if name in _NEUTRAL_OPS and len(args) == 2:
         same = _neutral(name, args)
         if same is not None:
             return same

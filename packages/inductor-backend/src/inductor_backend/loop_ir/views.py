@@ -66,6 +66,8 @@ class Ref:
             dense[k] if isinstance(size, int) and size == 1 else flat.coefficient(k)
             for k, size in enumerate(self.sizes)
         )
+        if any(isinstance(stride, int) and stride < 0 for stride in strides):
+            return None  # a flip: torch's tensors have no negative strides
         return Layout(self.sizes, strides, flat.const)
 
     # view operations ----------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.errors import unsupported
 from inductor_backend.index_expr import Index, product, simplify
 from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref, broadcast
@@ -148,11 +149,13 @@ def batch_norm_no_stats(
     return _train(ctx, x, weight, bias, eps)[:3]
 
 
-@lower(aten.native_batch_norm.default, aten._native_batch_norm_legit.default)
+@lower(aten.native_batch_norm.default)
 def native_batch_norm(
     ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, running_mean: Ref | None, running_var: Ref | None,
     training: bool, momentum: float, eps: float,
 ) -> tuple[Any, ...]:
+    if training and running_mean is not None:
+        raise unsupported("lower", "batch norm that updates its statistics in place: functionalise it first", ctx.node)
     if training or running_mean is None or running_var is None:
         return _train(ctx, x, weight, bias, eps)[:3]
     return batch_norm_inference(ctx, x, weight, bias, running_mean, running_var, momentum, eps)
