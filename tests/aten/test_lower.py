@@ -172,6 +172,21 @@ def test_decompositions_and_keep_ops():
     assert targets(lowered(F.gelu, randn(3), backend=kept)[1]) == ["aten.gelu.default"]
 
 
+def test_a_write_whose_value_is_another_input_is_not_overtaken_by_a_write_to_that():
+    def shift(y, x):
+        x.copy_(y)
+        return y.add_(1).sum()
+
+    def table():
+        return {aten.copy.default: lambda target, source, non_blocking=False: source.expand_as(target)}
+
+    backend = Backend(name="own", compile=interpreter, decompositions=table)
+    low = lowered(shift, randn(3), randn(4)[1:], backend=backend)[1]
+    y, x = torch.zeros(3), torch.full((3,), 5.0)
+    low.finish(interpreter(low.graph, low.spec))([y, x])
+    assert torch.equal(x, torch.zeros(3)) and torch.equal(y, torch.ones(3))
+
+
 def test_keeping_a_composite_operator_is_refused():
     backend = Backend(name="kept", compile=interpreter, keep_ops=frozenset({"aten.linear.default"}))
     with pytest.raises(LoweringUnsupported, match=r"aten\.linear\.default"):
