@@ -31,7 +31,6 @@ UNSUPPORTED: dict[str, str] = {
     "END_ASYNC_FOR": "async functions are called natively",
     "BEFORE_ASYNC_WITH": "async functions are called natively",
     "ASYNC_GEN_WRAP": "async functions are called natively",
-    "CLEANUP_THROW": "generators are driven by host generators, which throw by themselves",
     "PREP_RERAISE_STAR": "except* breaks the graph",
     "CHECK_EG_MATCH": "except* breaks the graph",
     "LOAD_CLASSDEREF": "class bodies are run natively",

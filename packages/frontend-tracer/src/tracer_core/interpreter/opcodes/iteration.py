@@ -74,3 +74,13 @@ def send(m: Machine, f: Frame, arg: int) -> None:
 def end_send(m: Machine, f: Frame, arg: Any) -> None:
     value = f.stack.pop()
     f.stack[-1] = value
+
+
+@opcode("CLEANUP_THROW")
+def cleanup_throw(m: Machine, f: Frame, arg: Any) -> None:
+    # An exception that was thrown in at ``yield from``: a StopIteration gives the expression's value.
+    error = f.stack[-1]
+    if not isinstance(error, StopIteration):
+        raise error
+    del f.stack[-3:]
+    f.stack += [None, error.value]
