@@ -84,6 +84,15 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
             return f"(type({value}) is float and {value} == 0.0 and repr({value}) == {repr(expected)!r})"
         text = repr(expected) if math.isfinite(expected) else f"float({repr(expected)!r})"
         return f"(type({value}) is float and {value} == {text})"
+    if kind is tuple:
+        # Element by element: (True, -0.0) == (1, 0.0) to Python.
+        parts = [equality(f"{value}[{i}]", item, constant) for i, item in enumerate(expected)]
+        return "(" + " and ".join([f"type({value}) is tuple", f"len({value}) == {len(expected)}", *parts]) + ")"
+    if kind is complex:
+        return f"(type({value}) is complex and repr({value}) == {repr(expected)!r})"
+    if kind is frozenset:
+        types = "{{(type(e), e) for e in {}}}"
+        return f"(type({value}) is frozenset and {types.format(value)} == {types.format(constant(expected))})"
     if kind in (int, str, bytes):
         return f"(type({value}) is {kind.__name__} and {value} == {expected!r})"
     return f"(type({value}) is {constant(kind)} and {value} == {constant(expected)})"

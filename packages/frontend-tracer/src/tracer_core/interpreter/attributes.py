@@ -36,6 +36,8 @@ def has_python(function: Any) -> bool:
 class Attributes(TraceState):
     """getattr, setattr, delattr and super() of the tracer."""
 
+    _specials: dict[tuple[type, str], Any]
+
     def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """(class that defines it, raw value) along the MRO, guarded for classes that can change."""
         for owner in cls.__mro__:
@@ -59,6 +61,14 @@ class Attributes(TraceState):
         if not is_constant(value) and self.provenance.source_of(value) is None:
             self.provenance.adopt(value, source)
 
+    def special(self, cls: type, name: str) -> Any:
+        """What a class says about a special method, which CPython looks up on the class alone; guarded, its
+        absence too. _ABSENT if no class of the MRO has it."""
+        handle = cls, name
+        if handle not in self._specials:
+            self._specials[handle] = self.class_entry(cls, name)[1]
+        return self._specials[handle]
+
     def _namespace(self, cls: type) -> Source:
         return self.provenance.sources.make(self.provenance.constant(cls), "dict")
 
@@ -76,13 +86,13 @@ class Attributes(TraceState):
         cls = type(obj)
         if not cls.__flags__ & _HEAP_TYPE:
             return self._builtin_attribute(obj, name)
-        getter = self._static(cls, "__getattribute__")
+        getter = self.special(cls, "__getattribute__")
         if has_python(getter):
             return self.call_value(getter, [obj, name], {})
         try:
             return self.generic_getattr(obj, name)
         except AttributeError:
-            fallback = self._static(cls, "__getattr__")
+            fallback = self.special(cls, "__getattr__")
             if fallback is _ABSENT:
                 raise
         return self._fallback(obj, name, fallback)
@@ -251,7 +261,11 @@ class Attributes(TraceState):
         if name == "__dict__":
             return self._dict_of(module)
         # A module's __getattr__ (lazy imports) caches what it finds or computes it from its name.
-        value = getattr(module, name)
+        try:
+            value = getattr(module, name)
+        except AttributeError:
+            self.provenance.guard(GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name)
+            raise
         if name in namespace:
             return self.provenance.read(value, self.provenance.sources.attribute(source, name))
         return self._class_value(value)
@@ -332,7 +346,7 @@ class Attributes(TraceState):
     # -- writing --
 
     def setattr(self, obj: Any, name: str, value: Any) -> None:
-        setter = self._static(type(obj), "__setattr__")
+        setter = self.special(type(obj), "__setattr__")
         if isinstance(obj, torch.Tensor):
             self._set_tensor_attribute(obj, name, value)
         elif isinstance(obj, type):
@@ -380,7 +394,7 @@ class Attributes(TraceState):
         raw.__set__(obj, value)
 
     def delattr(self, obj: Any, name: str) -> None:
-        deleter = self._static(type(obj), "__delattr__")
+        deleter = self.special(type(obj), "__delattr__")
         if isinstance(obj, (torch.Tensor, type)):
             self.break_graph("unsupported_mutation", f"attribute {name!r} is deleted")
         if has_python(deleter):

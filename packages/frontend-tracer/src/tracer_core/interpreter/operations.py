@@ -60,11 +60,8 @@ class Operations(Attributes):
         cls = type(obj)
         if not cls.__flags__ & (1 << 9) or self._is_tensor_like(obj):
             return None
-        found = self._static(cls, name)
-        if found is not ABSENT and has_python(found):
-            self.class_entry(cls, name)
-            return found
-        return None
+        found = self.special(cls, name)
+        return found if has_python(found) else None
 
     def _is_tensor_like(self, value: Any) -> bool:
         return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
@@ -81,6 +78,8 @@ class Operations(Attributes):
         cls = type(value)
         if cls.__flags__ & (1 << 9) or cls.__module__ not in ("builtins", "types", "functools", "collections"):
             safe = (type, types.ModuleType, torch.finfo, torch.iinfo)
+            if isinstance(value, enum.Enum) and not self.python_method(value, "__eq__"):
+                return  # a member of a str or int enumeration compares as its value does
             if not isinstance(value, safe) and not self.is_identity_comparable(value):
                 self.break_graph("unknown_native", f"an operator on a {cls.__module__}.{cls.__name__}")
 
@@ -90,8 +89,8 @@ class Operations(Attributes):
         if isinstance(value, _SAFE_INSTANCES):
             return True
         # An enum's hash is that of its member's name, which never changes.
-        hashes = isinstance(value, enum.Enum) or self._static(cls, "__hash__") is object.__hash__
-        return hashes and self._static(cls, "__eq__") is object.__eq__
+        hashes = isinstance(value, enum.Enum) or self.special(cls, "__hash__") is object.__hash__
+        return hashes and self.special(cls, "__eq__") is object.__eq__
 
     # -- operators --
 
@@ -217,6 +216,9 @@ class Operations(Attributes):
             method = self.python_method(value, name)
             if method is not None:
                 return bool(self.call_value(method, [value], {}))
+        decided = any(self._static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
+        if decided and not (is_constant(value) or self.is_fresh(value) or isinstance(value, (enum.Enum, type))):
+            self.break_graph("unknown_native", f"the truth of a {type(value).__name__}")
         return bool(value)
 
     def _truth_of_container(self, value: Any) -> bool:

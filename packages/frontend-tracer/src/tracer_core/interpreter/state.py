@@ -7,6 +7,7 @@ existed before and has a path; nothing sourced is changed before `before_change`
 
 from __future__ import annotations
 
+import collections
 from typing import Any, NoReturn
 
 import torch
@@ -89,7 +90,7 @@ class TraceState(Machine):
             return
         if self.effects.changed(obj) is not None:
             children = list(obj.values()) if isinstance(obj, dict) else list(obj)
-        elif isinstance(obj, (list, tuple)):
+        elif isinstance(obj, (list, tuple, collections.deque)):
             children = [self.list_item(obj, i) for i in range(self.length(obj))]
         elif isinstance(obj, dict):
             self.keys(obj)
@@ -97,10 +98,12 @@ class TraceState(Machine):
         elif isinstance(obj, (set, frozenset)):
             self._expand_set(obj)
             return
+        elif isinstance(obj, _VIEWS) and not self.is_fresh(obj):
+            self.break_graph("unknown_native", f"a {type(obj).__name__} made before this segment is read")
         else:
             return
         for child in children:
-            if isinstance(child, (list, tuple, dict, set, frozenset)):
+            if isinstance(child, (list, tuple, dict, set, frozenset, collections.deque)):
                 self.expand(child, depth - 1)
 
     def _expand_set(self, obj: Any) -> None:
@@ -119,7 +122,7 @@ class TraceState(Machine):
 
     def list_item(self, obj: Any, index: int) -> Any:
         """obj[index] of a list or tuple, without user code."""
-        base = tuple if isinstance(obj, tuple) else list
+        base = next(kind for kind in (tuple, list, collections.deque) if isinstance(obj, kind))
         value = base.__getitem__(obj, index)
         if self.provenance.source_of(obj) is None or self.effects.changed(obj) is not None:
             return value
@@ -162,3 +165,5 @@ class TraceState(Machine):
 
 
 _TORCH = torch.__path__[0]
+#: Views of a dictionary: one that existed before the trace does not say which dictionary it shows.
+_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))

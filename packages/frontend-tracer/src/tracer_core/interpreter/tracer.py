@@ -45,6 +45,7 @@ class Tracer(Calls):
         self.shapes = shapes
         self.forced = forced
         self.steps = self.outer_step = self.nesting = 0
+        self._specials = {}
         self._fresh_functions: set[int] = set()
         self._fresh_cells: set[int] = set()
         self._keep: list[Any] = []

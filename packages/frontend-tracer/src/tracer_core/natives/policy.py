@@ -28,7 +28,7 @@ class Decision(enum.Enum):
 _NATIVE_MODULES = frozenset(
     {"torch.nn.functional", "torch.functional", "torch._linalg_utils", "torch._lowrank", "typing", "re", "inspect",
      "string", "packaging.version", "importlib.metadata", "posixpath", "numbers", "fractions", "torch.overrides",
-     "torch._meta_registrations", "torch._refs", "torch.backends.cuda", "torch.fft", "torch.special", "torch._tensor"}
+     "torch._meta_registrations", "torch._refs", "torch.fft", "torch.special", "torch._tensor"}
 )  # fmt: skip
 #: Packages whose Python code ends the graph, with the kind of break.
 _BREAK_PACKAGES: dict[str, str] = {

@@ -28,7 +28,7 @@ def _refuse_real(func: Any, args: Any, kwargs: Any) -> None:
             raise Break("real_tensor_in_trace", f"{func} got a real tensor of shape {tuple(leaf.shape)}")
 
 
-def _version(fake: Any) -> int | None:
+def writes(fake: Any) -> int | None:
     """The number of writes to a fake; None for inference tensors, which do not count them."""
     return None if fake.is_inference() else fake._version
 
@@ -59,12 +59,12 @@ class Fakes:
             self._fake[id(real)] = found
             self._real[id(found)] = real
             self._alive.append(real)
-            self._versions[id(found)] = _version(found)
+            self._versions[id(found)] = writes(found)
         return found
 
     def was_written(self, fake: Any) -> bool:
         """Whether the fake of an input was written to during the trace, or may have been."""
-        now = _version(fake)
+        now = writes(fake)
         return now is None or now != self._versions[id(fake)]
 
     def real_of(self, fake: Any) -> torch.Tensor | None:

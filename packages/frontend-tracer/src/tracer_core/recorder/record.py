@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
-from tracer_core.recorder.fake import Fakes
+from tracer_core.recorder.fake import Fakes, writes
 from tracer_core.recorder.refusals import refusal
 from tracer_core.segments.breaks import Break
 from tracer_core.source import Source
@@ -109,6 +109,8 @@ class Recorder:
         if refused is not None:
             raise Break(*refused)
         fake_args, fake_kwargs = pytree.tree_map_only(torch.Tensor, self._to_fake, (args, kwargs))
+        given = [leaf for leaf in pytree.tree_leaves((fake_args, fake_kwargs)) if isinstance(leaf, torch.Tensor)]
+        before = [writes(fake) for fake in given]
         try:
             with self.fakes.mode:
                 result = func(*fake_args, **fake_kwargs)
@@ -118,21 +120,24 @@ class Recorder:
             raise Break("data_dependent_shape", f"{_name(func)}: {error}") from None
         except (NotImplementedError, torch._subclasses.fake_tensor.UnsupportedFakeTensorException) as error:
             raise Break("operator_failed", f"{_name(func)}: {error}") from None
-        return self._record(func, fake_args, fake_kwargs, result)
+        written = func in _WRITING_OPERATORS or any(
+            now is None or now != then for now, then in zip(map(writes, given), before, strict=True)
+        )
+        return self._record(func, fake_args, fake_kwargs, result, written)
 
     def _to_fake(self, tensor: torch.Tensor) -> Any:
         if torch_private.is_fake(tensor):
             return tensor
         return self.fake(tensor)
 
-    def _record(self, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
+    def _record(self, func: Any, args: Any, kwargs: Any, result: Any, written: bool) -> Any:
         leaves = pytree.tree_leaves(result)
-        if not any(isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat)) for leaf in leaves):
-            if func is not operator.setitem and getattr(func, "__name__", "") not in _EFFECT_ONLY:
+        if not written and not any(isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat)) for leaf in leaves):
+            if getattr(func, "__name__", "") not in _EFFECT_ONLY:
                 return result
-        if all(isinstance(leaf, (torch.SymInt, int)) for leaf in leaves) and leaves:
+        if not written and all(isinstance(leaf, (torch.SymInt, int)) for leaf in leaves) and leaves:
             return result  # sizes: made again from their expressions where they are used
-        if isinstance(result, torch.Tensor) and self.fakes.real_of(result) is not None and not _writes(func):
+        if isinstance(result, torch.Tensor) and self.fakes.real_of(result) is not None and not written:
             return self.fakes.real_of(result)
         node = self._emit(func, args, kwargs)
         node.meta["val"] = result
@@ -266,14 +271,6 @@ def _first(graph: torch.fx.Graph) -> torch.fx.Node:
 
 def _name(func: Any) -> str:
     return getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or str(func)
-
-
-def _writes(func: Any) -> bool:
-    """Whether a function writes to its first argument, by torch's naming."""
-    if func in _WRITING_OPERATORS:
-        return True
-    name: str = getattr(func, "__name__", "")
-    return name.endswith("_") and not name.endswith("__") or name == "__setitem__"
 
 
 def _target(func: Any, args: Any) -> tuple[str, Any, Any]:

@@ -96,7 +96,9 @@ def setdefault(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return value
     value = args[2] if len(args) > 2 else None
     tracer.before_change(target)
-    dict.__setitem__(target, key, value)
+    tracer.check_key(key)
+    type_of = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
+    type_of.__setitem__(target, key, value)
     return value
 
 

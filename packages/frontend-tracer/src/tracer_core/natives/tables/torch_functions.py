@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
+from tracer_core.natives.effects import EFFECTS, PURE, SHALLOW, breaks, declare, query, special
 
 
 def _present(owner: Any, names: str) -> list[Any]:
@@ -19,11 +19,26 @@ def _present(owner: Any, names: str) -> list[Any]:
 #: Queries of settings that are guarded as a whole (torch_private.torch_state), or that never change.
 declare(PURE, _present(torch, "is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled"
     " is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype is_autocast_cache_enabled"
-    " get_num_threads is_floating_point_dtype finfo iinfo device dtype Size is_warn_always_enabled"
+    " is_floating_point_dtype finfo iinfo device dtype Size"
     " are_deterministic_algorithms_enabled promote_types result_type can_cast"))  # fmt: skip
-declare(PURE, _present(torch._C, "_is_any_autocast_enabled _get_cudnn_enabled _get_mkldnn_enabled _has_mkldnn"
-    " _is_tracing _is_torch_function_mode_enabled _get_math_sdp_enabled _get_flash_sdp_enabled _get_mem_efficient_sdp_enabled"
-    " _get_deterministic_algorithms _is_autocast_available _get_cudnn_benchmark _get_cudnn_allow_tf32"))  # fmt: skip
+declare(PURE, _present(torch._C, "_is_any_autocast_enabled _is_tracing _is_torch_function_mode_enabled"
+    " _get_deterministic_algorithms _is_autocast_available"))  # fmt: skip
+
+
+def _declare_query(function: Any) -> None:
+    if function not in EFFECTS:  # torch and torch._C share some
+        special(function)(lambda tracer, args, kwargs: query(tracer, function))
+
+
+#: Settings that are guarded one by one, when they are asked.
+for _query in (
+    *_present(torch, "get_num_threads get_num_interop_threads is_warn_always_enabled get_float32_matmul_precision"),
+    *_present(torch._C, "_get_cudnn_enabled _get_mkldnn_enabled _has_mkldnn _get_math_sdp_enabled _get_flash_sdp_enabled"
+              " _get_mem_efficient_sdp_enabled _get_cudnn_sdp_enabled _get_cudnn_benchmark _get_cudnn_allow_tf32"
+              " _get_cudnn_deterministic _get_cublas_allow_tf32 _get_float32_matmul_precision _get_warnAlways"),
+):  # fmt: skip
+    if callable(_query):
+        _declare_query(_query)
 declare(SHALLOW, [torch.Size.numel, torch._C._log_api_usage_once])
 
 #: A trace is no torch.jit trace, and plain tensors have no __torch_function__.
