@@ -49,13 +49,20 @@ class Compiled:
 
 
 def compiled(
-    fn: Callable[..., Any], *inputs: Any, dynamic: bool = False, options: InductorOptions | None = None,
+    fn: Callable[..., Any],
+    *inputs: Any,
+    dynamic: bool = False,
+    options: InductorOptions | None = None,
     until: str | None = None,
 ) -> Compiled:
     with torch.no_grad():
         captured = torch_graph(fn, inputs, dynamic=dynamic)
         low = plugin_api.lower(
-            captured.gm, captured.real_inputs, BACKEND, input_specs=captured.inputs, options=options or InductorOptions()
+            captured.gm,
+            captured.real_inputs,
+            BACKEND,
+            input_specs=captured.inputs,
+            options=options or InductorOptions(),
         )
     extra = list(captured.real_inputs[len(inputs) :])
     return Compiled(run_stages(start(low.graph, low.spec), until), low.finish, extra, low)
@@ -63,7 +70,8 @@ def compiled(
 
 def clones(inputs: Sequence[Any]) -> list[Any]:
     return [
-        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x) if isinstance(x, torch.Tensor) else x for x in inputs
+        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x) if isinstance(x, torch.Tensor) else x
+        for x in inputs
     ]
 
 
@@ -76,7 +84,8 @@ def reference_runner(c: Compilation, fused: bool) -> Callable[[list[Any]], list[
 
     def run(args: list[Any]) -> list[Any]:
         sizes = {
-            s.symbol: args[s.input_index] if s.dim is None else args[s.input_index].shape[s.dim] for s in c.spec.sizes
+            s.symbol: args[s.input_index] if s.dim is None else args[s.input_index].shape[s.dim]
+            for s in c.spec.sizes
         }
         fused_parts = (c.plan, c.bodies) if fused else ()
         return reference.execute(c.program, args, sizes, *fused_parts)

@@ -74,7 +74,9 @@ def test_a_long_chain_of_views_and_pointwise_is_one_kernel():
     x = torch.randn(4, 6, 10)
     c = compiled(lambda x: (x.transpose(1, 2).reshape(4, 60) + 1).view(4, 10, 6).permute(0, 2, 1) * x, x)
     assert c.kernels == 1
-    torch.testing.assert_close(c(x)[0], (x.transpose(1, 2).reshape(4, 60) + 1).view(4, 10, 6).permute(0, 2, 1) * x)
+    torch.testing.assert_close(
+        c(x)[0], (x.transpose(1, 2).reshape(4, 60) + 1).view(4, 10, 6).permute(0, 2, 1) * x
+    )
 
 
 def test_dead_results_are_not_computed():

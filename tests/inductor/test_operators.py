@@ -26,10 +26,19 @@ PROGRAMS = {
     "scaled add and sub": (lambda x, y: torch.add(x, y, alpha=3) - torch.sub(x, y, alpha=2), R(9), R(9)),
     "zero dimensions": (lambda x: x * 2 + 1, torch.tensor(3.0)),
     "no elements": (lambda x: (x + 1, x.sum(0)), R(0, 4)),
-    "math": (lambda x: x.sin() + x.cos() * x.exp() - x.abs().log1p().sqrt() + x.tanh() + x.erf() + x.sigmoid(), R(333)),
+    "math": (
+        lambda x: x.sin() + x.cos() * x.exp() - x.abs().log1p().sqrt() + x.tanh() + x.erf() + x.sigmoid(),
+        R(333),
+    ),
     "more math": (lambda x: x.expm1() + x.atan() + x.sinh() + x.abs().rsqrt() + x.exp2() + x.erfc(), R(65)),
-    "activations": (lambda x: F.silu(x) + F.gelu(x) + F.gelu(x, approximate="tanh") + F.elu(x) + F.softplus(x), R(200)),
-    "hard activations": (lambda x: F.hardswish(x) + F.hardsigmoid(x) + F.leaky_relu(x) + F.relu6(x), R(200) * 5),
+    "activations": (
+        lambda x: F.silu(x) + F.gelu(x) + F.gelu(x, approximate="tanh") + F.elu(x) + F.softplus(x),
+        R(200),
+    ),
+    "hard activations": (
+        lambda x: F.hardswish(x) + F.hardsigmoid(x) + F.leaky_relu(x) + F.relu6(x),
+        R(200) * 5,
+    ),
     "powers": (lambda x: x**3 + x**-1 + x.abs() ** 0.5 + x.abs() ** 1.7, R(100)),
     "rounding": (lambda x: x.sign() + x.floor() + x.round() + x.ceil() + x.trunc(), R(400) * 4),
     "nan and inf": (lambda x: (x.relu(), x.clamp(-1, 1), x.maximum(x.flip(0)), x.sign(), x + 1), NAN),
@@ -38,7 +47,10 @@ PROGRAMS = {
     "where": (lambda x: torch.where(x > 0, x, 0.0), R(10, 20)),
     "masked fill": (lambda x: x.masked_fill(x > 0, -1), R(10, 20)),
     "triangles": (lambda x: x.tril() + x.triu(1), R(10, 20)),
-    "int floor division": (lambda x: (x // 3, x % 7, torch.div(x, 3, rounding_mode="trunc"), torch.fmod(x, 7)), I(-50, 50, 100)),
+    "int floor division": (
+        lambda x: (x // 3, x % 7, torch.div(x, 3, rounding_mode="trunc"), torch.fmod(x, 7)),
+        I(-50, 50, 100),
+    ),
     "int true division": (lambda x: x / 2, I(-50, 50, 100)),
     "int32 wraps": (lambda x: x * 65537 * 65537, I(-50, 50, 100).to(torch.int32)),
     "uint8 wraps": (lambda x: x + 200, I(0, 255, 100).to(torch.uint8)),
@@ -77,9 +89,21 @@ PROGRAMS = {
     "layer norm of two dims": (lambda x: F.layer_norm(x, (5, 64)), R(3, 5, 64)),
     "group norm": (lambda x, w, b: F.group_norm(x, 4, w, b), R(2, 8, 5, 6), R(8), R(8)),
     "rms norm": (lambda x, w: F.rms_norm(x, (64,), w), R(3, 5, 64), R(64)),
-    "batch norm": (lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b).relu(), R(2, 8, 5, 6), R(8), R(8).abs(), R(8), R(8)),
+    "batch norm": (
+        lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b).relu(),
+        R(2, 8, 5, 6),
+        R(8),
+        R(8).abs(),
+        R(8),
+        R(8),
+    ),
     "batch norm in training": (
-        lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, training=True), R(4, 3, 5, 5), R(3), R(3).abs(), R(3), R(3),
+        lambda x, m, v, w, b: F.batch_norm(x, m, v, w, b, training=True),
+        R(4, 3, 5, 5),
+        R(3),
+        R(3).abs(),
+        R(3),
+        R(3),
     ),
     "transpose and flatten": (lambda x: x.transpose(1, 2).contiguous().view(4, -1) + 1, R(4, 5, 6)),
     "permute": (lambda x: x.permute(2, 0, 1).relu(), R(4, 5, 6)),
@@ -110,7 +134,10 @@ PROGRAMS = {
     "max pool with indices": (lambda x: F.max_pool2d(x, 2, return_indices=True), R(2, 3, 6, 6)),
     "avg pool": (lambda x: F.avg_pool2d(x, 2, 2), R(2, 3, 16, 18)),
     "avg pool not counting": (lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), R(2, 3, 9, 8)),
-    "adaptive pool": (lambda x: (F.adaptive_avg_pool2d(x, (1, 1)), F.adaptive_avg_pool2d(x, (4, 6))), R(2, 3, 16, 18)),
+    "adaptive pool": (
+        lambda x: (F.adaptive_avg_pool2d(x, (1, 1)), F.adaptive_avg_pool2d(x, (4, 6))),
+        R(2, 3, 16, 18),
+    ),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=2, mode="bilinear") + 1, R(1, 2, 4, 4)),
     "channels last": (lambda x: x.to(memory_format=torch.channels_last).relu() + 1, R(2, 3, 4, 5)),
     "matmul": (lambda x, y: x @ y, R(5, 6), R(6, 7)),
@@ -122,7 +149,10 @@ PROGRAMS = {
     "convolution": (lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(), R(2, 3, 8, 8), R(4, 3, 3, 3), R(4)),
     "own convolution": (lambda x, w: F.conv2d(x + 1, w, padding=1).relu(), R(1, 64, 4, 4), R(64, 64, 3, 3)),
     "grouped convolution": (lambda x, w: F.conv2d(x, w, groups=2), R(2, 4, 8, 8), R(4, 2, 3, 3)),
-    "attention": (lambda q: F.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(2, 5, 24) + 1, R(2, 3, 5, 8)),
+    "attention": (
+        lambda q: F.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(2, 5, 24) + 1,
+        R(2, 3, 5, 8),
+    ),
     "causal attention": (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), R(2, 3, 5, 8)),
     "fallbacks": (lambda x: x.cumsum(0) * 2 + torch.sort(x, 0)[0] + torch.topk(x, 5, 0)[0], R(5, 6)),
     "write to an input": (lambda x, y: (x.add_(y), x * 2)[1], R(3), R(3)),
@@ -157,12 +187,16 @@ def test_equals_eager(name):
         assert len(results) == len(expected)
         for ours, eager in zip(results, expected, strict=True):
             assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride()), what
-            torch.testing.assert_close(ours, eager, equal_nan=True, msg=lambda m, what=what: f"{what}: {m}", **tolerance(eager.dtype))
+            torch.testing.assert_close(
+                ours, eager, equal_nan=True, msg=lambda m, what=what: f"{what}: {m}", **tolerance(eager.dtype)
+            )
         for ours, eager in zip(args, before, strict=True):
             torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype))
 
 
-@pytest.mark.parametrize("name", ["math", "layer norm", "softmax", "sum", "large linear", "batch norm", "long rows"])
+@pytest.mark.parametrize(
+    "name", ["math", "layer norm", "softmax", "sum", "large linear", "batch norm", "long rows"]
+)
 def test_error_against_float64_is_at_most_three_times_eagers(name):
     fn, *inputs = PROGRAMS[name]
     truth = flat(fn(*(x.double() for x in inputs)))

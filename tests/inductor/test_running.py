@@ -117,7 +117,11 @@ def test_the_text_of_a_module_is_the_same_in_every_process():
     seen = set()
     for seed in ("1", "2"):
         env = {**os.environ, "PYTHONHASHSEED": seed}
-        seen.add(subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True).stdout)
+        seen.add(
+            subprocess.run(
+                [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True
+            ).stdout
+        )
     assert len(seen) == 1
 
 
@@ -175,7 +179,9 @@ def test_a_failing_stage_is_named_with_the_users_line(monkeypatch):
         raise RuntimeError("on purpose")
 
     monkeypatch.setitem(registry.LOWERINGS, torch.ops.aten.sin.default, broken)
-    with pytest.raises(BackendError, match=r"stage 1/\d+ 'lower' failed.*on purpose.*test_running\.py:\d+") as caught:
+    with pytest.raises(
+        BackendError, match=r"stage 1/\d+ 'lower' failed.*on purpose.*test_running\.py:\d+"
+    ) as caught:
         compiled(lambda x: x.sin(), torch.randn(3))
     assert caught.value.backend == "inductor"
 

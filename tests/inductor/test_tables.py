@@ -57,7 +57,20 @@ def evaluate(index: Index, point: tuple[int, ...]) -> int:
     return total
 
 
-SHAPES = [(24,), (2, 12), (12, 2), (4, 6), (6, 4), (2, 3, 4), (4, 3, 2), (1, 24), (24, 1), (2, 1, 12), (3, 8), (8, 3)]
+SHAPES = [
+    (24,),
+    (2, 12),
+    (12, 2),
+    (4, 6),
+    (6, 4),
+    (2, 3, 4),
+    (4, 3, 2),
+    (1, 24),
+    (24, 1),
+    (2, 1, 12),
+    (3, 8),
+    (8, 3),
+]
 
 
 @pytest.mark.parametrize("old,new", list(itertools.product(SHAPES, SHAPES)))

@@ -126,7 +126,9 @@ def _memory(c: Compilation) -> None:
     outputs = {storage[name] for name in c.program.output_names}
     owners = {name: c.program.buffers[name] for name in life}
     arena = {
-        name: buffer for name, buffer in owners.items() if buffer.kind is BufferKind.TEMP and name not in outputs
+        name: buffer
+        for name, buffer in owners.items()
+        if buffer.kind is BufferKind.TEMP and name not in outputs
     }
     tensors = [n for n, b in owners.items() if b.kind is BufferKind.EXTERN and n not in outputs]
     c.memory = plan_memory(arena, life, tensors)
@@ -156,7 +158,9 @@ def _group_steps(c: Compilation) -> None:
                 if storage in outputs and is_temp and storage not in made:
                     made.add(storage)
                     step.fresh.append(storage)
-            comments = list(dict.fromkeys(f"{o.op}: {o.user_frame}" for node in group.loops for o in node.origins))
+            comments = list(
+                dict.fromkeys(f"{o.op}: {o.user_frame}" for node in group.loops for o in node.origins)
+            )
             cpp.call(step.run, kernel, cpp.kernel(kernel, comments))
         if number in c.memory.drop_after:
             drops.setdefault(len(c.steps) - 1, []).extend(c.memory.drop_after[number])
@@ -195,9 +199,14 @@ def _load(c: Compilation) -> None:
     c.runner = load_module(c.text, None, c.program.constants, c.spec.name)
     externs = [step.extern for step in c.steps if step.extern is not None]
     artifact = Artifact(
-        c.text, tuple(c.sources), c.runner.__globals__.get("library"),  # type: ignore[attr-defined]
-        sum(kernel is not None for kernel in c.kernels), len(c.cpp.kernels) if c.cpp else 0,
-        tuple(str(node.target) for node in externs), tuple(str(n.target) for n in externs if n.fallback), c.seconds,
+        c.text,
+        tuple(c.sources),
+        c.runner.__globals__.get("library"),  # type: ignore[attr-defined]
+        sum(kernel is not None for kernel in c.kernels),
+        len(c.cpp.kernels) if c.cpp else 0,
+        tuple(str(node.target) for node in externs),
+        tuple(str(n.target) for n in externs if n.fallback),
+        c.seconds,
         c.program.constants,
     )
     c.runner.artifact = artifact  # type: ignore[attr-defined]
@@ -224,12 +233,24 @@ class Stage:
 
 STAGES = (
     Stage("lower", _lower, lambda c: verify.program(c.program), lambda c: printer.program(c.program)),
-    Stage("inline", _inline, lambda c: verify.program(c.program), lambda c: printer.inlined(c.program, c.not_inlined)),
+    Stage(
+        "inline",
+        _inline,
+        lambda c: verify.program(c.program),
+        lambda c: printer.inlined(c.program, c.not_inlined),
+    ),
     Stage("fuse", _fuse, lambda c: verify.plan(c.program, c.plan), lambda c: printer.plan(c.plan)),
     Stage("externs", _externs, None, lambda c: printer.externs(c.program, c.choices)),
-    Stage("bodies", _bodies, lambda c: verify.bodies(c.program, c.bodies), lambda c: printer.bodies(c.bodies)),
+    Stage(
+        "bodies", _bodies, lambda c: verify.bodies(c.program, c.bodies), lambda c: printer.bodies(c.bodies)
+    ),
     Stage("kernels", _kernels),
-    Stage("memory", _memory, lambda c: verify.memory(c.program, c.plan, c.kernels, c.memory), lambda c: printer.memory(c.memory)),
+    Stage(
+        "memory",
+        _memory,
+        lambda c: verify.memory(c.program, c.plan, c.kernels, c.memory),
+        lambda c: printer.memory(c.memory),
+    ),
     Stage("group_runs", _group_steps, None, lambda c: "\n".join(c.sources), "cpp"),
     Stage("module", _module_text, None, lambda c: c.text, "py"),
     Stage("build", _load),
@@ -251,7 +272,9 @@ def run_stages(c: Compilation, until: str | None = None) -> Compilation:
                 raise BackendError("inductor", item.name, label + error.detail, error.dump) from error
             except Exception as error:
                 label = f"inductor stage {number}/{len(STAGES)} {item.name!r} failed on {c.spec.name}: "
-                raise BackendError("inductor", item.name, f"{label}{type(error).__name__}: {error}") from error
+                raise BackendError(
+                    "inductor", item.name, f"{label}{type(error).__name__}: {error}"
+                ) from error
             if item.dump is not None and wants_text():
                 record.text = item.dump(c)
         c.seconds[item.name] = time.perf_counter() - before
@@ -270,4 +293,3 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     runner = run_stages(start(gm, spec)).runner
     assert runner is not None
     return runner
-

@@ -243,7 +243,11 @@ def _split(index: Index, divisor: Expr) -> tuple[Index, Index]:
             q_const, r_const = q_const - moved, r_const + moved * divisor
         return Index(q_const, quotient), Index(r_const, rest)
     q = exact_quotient(index.const, divisor)
-    return (Index(q, quotient), Index(0, rest)) if q is not None else (Index(0, quotient), Index(index.const, rest))
+    return (
+        (Index(q, quotient), Index(0, rest))
+        if q is not None
+        else (Index(0, quotient), Index(index.const, rest))
+    )
 
 
 def _inner_factor(rest: Index, divisor: Expr) -> tuple[Expr, Index, Index] | None:

@@ -67,33 +67,72 @@ def _second(dtypes: Sequence[torch.dtype], attr: Any) -> torch.dtype:
 
 def _table() -> dict[str, OpSpec]:
     specs = [
-        OpSpec("load", 0, _attr_last, "attr (buffer, index, dtype): the element of a buffer at a logical index"),
-        OpSpec("masked_load", 2, _attr_last, "load where args[0] is true, else args[1]; memory is read only where true"),
+        OpSpec(
+            "load", 0, _attr_last, "attr (buffer, index, dtype): the element of a buffer at a logical index"
+        ),
+        OpSpec(
+            "masked_load",
+            2,
+            _attr_last,
+            "load where args[0] is true, else args[1]; memory is read only where true",
+        ),
         OpSpec("constant", 0, _attr_last, "attr (value, dtype)"),
         OpSpec("index", 0, _int64, "attr Index: an index expression as a value"),
-        OpSpec("check_index", 1, _int64, "attr size: an index that torch would reject sets the call's error flag; "
-               "result clamped to range(size)", 4),
+        OpSpec(
+            "check_index",
+            1,
+            _int64,
+            "attr size: an index that torch would reject sets the call's error flag; "
+            "result clamped to range(size)",
+            4,
+        ),
         OpSpec("wrap_index", 1, _int64, "attr size: adds size to negative indices", 2),
         OpSpec("cast", 1, _attr, "attr dtype: converts as torch does (float to int truncates)"),
         OpSpec("round_to", 1, _float32, "attr bfloat16 or float16: rounds a float32 to it and back", 4),
         OpSpec("where", 3, _second, "args[0] ? args[1] : args[2]"),
     ]
     arithmetic = {
-        "add": "a + b", "sub": "a - b", "mul": "a * b", "maximum": "the greater; NaN if either is",
-        "minimum": "the lesser; NaN if either is", "bit_and": "a & b", "bit_or": "a | b", "bit_xor": "a ^ b",
-        "shift_left": "a << b", "shift_right": "a >> b",
+        "add": "a + b",
+        "sub": "a - b",
+        "mul": "a * b",
+        "maximum": "the greater; NaN if either is",
+        "minimum": "the lesser; NaN if either is",
+        "bit_and": "a & b",
+        "bit_or": "a | b",
+        "bit_xor": "a ^ b",
+        "shift_left": "a << b",
+        "shift_right": "a >> b",
     }
     specs += [OpSpec(name, 2, _same, doc) for name, doc in arithmetic.items()]
     expensive2 = {
-        "div": "a / b, floats", "trunc_div": "a / b rounded to zero", "floor_div": "a / b rounded down",
-        "fmod": "a - b * trunc(a / b)", "mod": "a - b * floor(a / b)", "pow": "a to the power b", "atan2": "angle of (b, a)",
+        "div": "a / b, floats",
+        "trunc_div": "a / b rounded to zero",
+        "floor_div": "a / b rounded down",
+        "fmod": "a - b * trunc(a / b)",
+        "mod": "a - b * floor(a / b)",
+        "pow": "a to the power b",
+        "atan2": "angle of (b, a)",
     }
     specs += [OpSpec(name, 2, _same, doc, 12) for name, doc in expensive2.items()]
-    comparison = {"eq": "a == b", "ne": "a != b", "lt": "a < b", "le": "a <= b", "gt": "a > b", "ge": "a >= b"}
+    comparison = {
+        "eq": "a == b",
+        "ne": "a != b",
+        "lt": "a < b",
+        "le": "a <= b",
+        "gt": "a > b",
+        "ge": "a >= b",
+    }
     specs += [OpSpec(name, 2, _bool, doc) for name, doc in comparison.items()]
     cheap1 = {
-        "neg": "-a", "abs": "|a|", "relu": "max(a, 0), NaN kept", "floor": "rounded down", "ceil": "rounded up",
-        "trunc": "rounded to zero", "round": "rounded to nearest even", "sign": "-1, 0 or 1", "bit_not": "~a, not a for bool",
+        "neg": "-a",
+        "abs": "|a|",
+        "relu": "max(a, 0), NaN kept",
+        "floor": "rounded down",
+        "ceil": "rounded up",
+        "trunc": "rounded to zero",
+        "round": "rounded to nearest even",
+        "sign": "-1, 0 or 1",
+        "bit_not": "~a, not a for bool",
     }
     specs += [OpSpec(name, 1, _same, doc) for name, doc in cheap1.items()]
     specs += [OpSpec("isnan", 1, _bool, "a != a"), OpSpec("isinf", 1, _bool, "|a| == inf")]

@@ -29,7 +29,12 @@ def without_comments(source: str) -> str:
 
 
 def arena_view(
-    arena: torch.Tensor, offset: int, dtype: torch.dtype, sizes: Sequence[int], strides: Sequence[int], start: int
+    arena: torch.Tensor,
+    offset: int,
+    dtype: torch.dtype,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    start: int,
 ) -> torch.Tensor:
     """A strided view of the arena's bytes; offset: in bytes; start: in elements."""
     flat = arena[offset : offset + (arena.numel() - offset) // dtype.itemsize * dtype.itemsize].view(dtype)
@@ -42,7 +47,9 @@ def example_tensor(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dt
     return result.copy_(torch.rand(tuple(sizes))) if dtype.is_floating_point else result.zero_()
 
 
-def report(call: Callable[[list[Any]], Sequence[Any]], inputs: Callable[[], list[Any]], calls: int = 20) -> None:
+def report(
+    call: Callable[[list[Any]], Sequence[Any]], inputs: Callable[[], list[Any]], calls: int = 20
+) -> None:
     """Prints the median time of a call."""
     example = inputs()
     call(list(example))

@@ -38,25 +38,40 @@ def _plain(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return lambda value, *args: fn(*args)
 
 
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
 #: op -> eager meaning, from (value, argument tensors). Loads, constants and indices: `Grid`.
 REFERENCE_OPS: dict[str, Callable[..., torch.Tensor]] = {
     name: _plain(getattr(torch, name))
-    for name in (
+    for name in _words(
         "add sub mul maximum minimum fmod pow atan2 eq ne lt le gt ge neg abs relu floor ceil trunc round sign isnan "
         "isinf exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
         "erf erfc sigmoid"
-    ).split()
+    )
 }
-REFERENCE_OPS.update({
-    "div": _divide(None), "trunc_div": _divide("trunc"), "floor_div": _divide("floor"),
-    "mod": _plain(torch.remainder), "bit_and": _plain(torch.bitwise_and), "bit_or": _plain(torch.bitwise_or),
-    "bit_xor": _plain(torch.bitwise_xor), "bit_not": _plain(torch.bitwise_not),
-    "shift_left": _plain(torch.bitwise_left_shift), "shift_right": _plain(torch.bitwise_right_shift),
-    "where": _where, "cast": lambda value, a: a.to(value.dtype), "round_to": _round_to,
-    "silu": _plain(torch.nn.functional.silu), "softplus": _plain(torch.nn.functional.softplus),
-    "gelu_erf": _plain(torch.nn.functional.gelu),
-    "gelu_tanh": lambda value, a: torch.nn.functional.gelu(a, approximate="tanh"),
-})
+REFERENCE_OPS.update(
+    {
+        "div": _divide(None),
+        "trunc_div": _divide("trunc"),
+        "floor_div": _divide("floor"),
+        "mod": _plain(torch.remainder),
+        "bit_and": _plain(torch.bitwise_and),
+        "bit_or": _plain(torch.bitwise_or),
+        "bit_xor": _plain(torch.bitwise_xor),
+        "bit_not": _plain(torch.bitwise_not),
+        "shift_left": _plain(torch.bitwise_left_shift),
+        "shift_right": _plain(torch.bitwise_right_shift),
+        "where": _where,
+        "cast": lambda value, a: a.to(value.dtype),
+        "round_to": _round_to,
+        "silu": _plain(torch.nn.functional.silu),
+        "softplus": _plain(torch.nn.functional.softplus),
+        "gelu_erf": _plain(torch.nn.functional.gelu),
+        "gelu_tanh": lambda value, a: torch.nn.functional.gelu(a, approximate="tanh"),
+    }
+)
 
 #: Ops that need the grid.
 GRID_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index", "wrap_index"})
@@ -72,7 +87,9 @@ class Memory:
     def number(self, expr: Expr) -> int:
         if isinstance(expr, int):
             return expr
-        return int(sympy.sympify(expr).subs({symbol: self.sizes[symbol.name] for symbol in expr.free_symbols}))
+        return int(
+            sympy.sympify(expr).subs({symbol: self.sizes[symbol.name] for symbol in expr.free_symbols})
+        )
 
     def numbers(self, exprs: Sequence[Expr]) -> list[int]:
         return [self.number(expr) for expr in exprs]
@@ -124,7 +141,9 @@ class Grid:
             return self.value(atom.value)
         divisor = self.memory.number(atom.divisor)
         base = self.index(atom.base)
-        return torch.div(base, divisor, rounding_mode="floor") if isinstance(atom, FloorDiv) else base % divisor
+        return (
+            torch.div(base, divisor, rounding_mode="floor") if isinstance(atom, FloorDiv) else base % divisor
+        )
 
     def address(self, buffer: Buffer, index: Sequence[Index]) -> torch.Tensor:
         result = torch.tensor(self.memory.number(buffer.layout.offset))
@@ -271,14 +290,20 @@ def run_extern(memory: Memory, node: ExternNode) -> None:
 
 #: Activations of our own products.
 POSTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "relu": torch.relu, "gelu_erf": torch.nn.functional.gelu,
-    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"), "silu": torch.nn.functional.silu,
-    "tanh": torch.tanh, "sigmoid": torch.sigmoid,
+    "relu": torch.relu,
+    "gelu_erf": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "silu": torch.nn.functional.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
 }
 
 
 def execute(
-    program: Program, inputs: Sequence[Any], sizes: Mapping[str, int], plan: Plan | None = None,
+    program: Program,
+    inputs: Sequence[Any],
+    sizes: Mapping[str, int],
+    plan: Plan | None = None,
     bodies: Sequence[KernelBody | None] = (),
 ) -> list[Any]:
     """The outputs of a program on real inputs; with plan and bodies, of its fused kernels."""
@@ -304,6 +329,3 @@ def _output(memory: Memory, item: Any) -> Any:
     if isinstance(item, Strided):
         return memory.tensor(item)
     return memory.number(item) if isinstance(item, sympy.Expr) else item
-
-
-

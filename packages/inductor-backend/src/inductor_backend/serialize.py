@@ -24,7 +24,9 @@ def _tensor_to_json(tensor: torch.Tensor) -> dict[str, Any]:
     dense = tensor.contiguous()
     data = bytes(dense.flatten().view(torch.uint8).numpy()) if dense.numel() else b""
     return {
-        "dtype": str(tensor.dtype)[6:], "shape": list(tensor.shape), "stride": list(tensor.stride()),
+        "dtype": str(tensor.dtype)[6:],
+        "shape": list(tensor.shape),
+        "stride": list(tensor.stride()),
         "data": base64.b64encode(data).decode("ascii"),
     }
 
@@ -48,10 +50,14 @@ def serialize(runner: Runner) -> bytes:
         "format": FORMAT,
         "text": artifact.text,
         "library": None if library is None else base64.b64encode(library.read_binary()).decode("ascii"),
-        "own": _own_binary() if "run_linear = " in artifact.text or "run_convolution = " in artifact.text else None,
+        "own": _own_binary()
+        if "run_linear = " in artifact.text or "run_convolution = " in artifact.text
+        else None,
         "constants": {name: _tensor_to_json(value) for name, value in artifact.constants.items()},
-        "kernels": artifact.kernels, "different_kernels": artifact.different_kernels,
-        "externs": list(artifact.externs), "fallbacks": list(artifact.fallbacks),
+        "kernels": artifact.kernels,
+        "different_kernels": artifact.different_kernels,
+        "externs": list(artifact.externs),
+        "fallbacks": list(artifact.fallbacks),
     }
     return json.dumps(stored).encode("utf-8")
 
@@ -69,7 +75,9 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
     except ValueError as error:
         raise BackendError("inductor", "deserialize", f"the stored entry is damaged: {error}") from error
     if stored.get("format") != FORMAT:
-        raise BackendError("inductor", "deserialize", f"format {stored.get('format')}, this version reads {FORMAT}")
+        raise BackendError(
+            "inductor", "deserialize", f"format {stored.get('format')}, this version reads {FORMAT}"
+        )
     library = None
     if stored["library"] is not None:
         library = load_binary(base64.b64decode(stored["library"]), name=spec.name)
@@ -80,7 +88,14 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
     constants = {name: _tensor_from_json(value) for name, value in stored["constants"].items()}
     runner = load_module(stored["text"], library, constants, spec.name)
     runner.artifact = Artifact(  # type: ignore[attr-defined]
-        stored["text"], (), library, stored["kernels"], stored["different_kernels"], tuple(stored["externs"]),
-        tuple(stored["fallbacks"]), {}, constants,
+        stored["text"],
+        (),
+        library,
+        stored["kernels"],
+        stored["different_kernels"],
+        tuple(stored["externs"]),
+        tuple(stored["fallbacks"]),
+        {},
+        constants,
     )
     return runner

@@ -38,7 +38,9 @@ class SizeVars:
         """Its value in the captured call: for heuristics only, never for meaning."""
         if isinstance(expr, int):
             return expr
-        values = {symbol: self.specs[symbol.name].hint for symbol in expr.free_symbols if symbol.name in self.specs}
+        values = {
+            symbol: self.specs[symbol.name].hint for symbol in expr.free_symbols if symbol.name in self.specs
+        }
         result = expr.subs(values)
         return int(result) if result.is_Integer else default
 
@@ -59,4 +61,6 @@ class SizeVars:
         """Its value, . Raises BackendError where it is symbolic. why: what needs the number."""
         if isinstance(expr, int):
             return expr
-        raise unsupported("lower", f"{why} needs the symbolic size {expr} as a number; mark that dimension static")
+        raise unsupported(
+            "lower", f"{why} needs the symbolic size {expr} as a number; mark that dimension static"
+        )

@@ -16,16 +16,29 @@ from inductor_backend.loop_ir.nodes import ExternNode, Layout, Program, Strided
 Address = Callable[[Strided], str]
 
 
-def _linear(program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None) -> str:
+def _linear(
+    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+) -> str:
     *bias, a, b = node.args
     m, k = a.layout.sizes
     n = b.layout.sizes[1]
     row, column = b.layout.strides
     layout, ldw = (0, column) if row == 1 else (1, row)
     numbers: list[str | Expr] = [
-        layout, address(a), a.layout.strides[0], address(b), ldw, address(result), result.layout.strides[0], m, n, k,
-        address(bias[0]) if bias else 0, address(residual) if residual else 0,
-        residual.layout.strides[0] if residual else 0, POSTS[post],
+        layout,
+        address(a),
+        a.layout.strides[0],
+        address(b),
+        ldw,
+        address(result),
+        result.layout.strides[0],
+        m,
+        n,
+        k,
+        address(bias[0]) if bias else 0,
+        address(residual) if residual else 0,
+        residual.layout.strides[0] if residual else 0,
+        POSTS[post],
     ]
     return f"run_linear({', '.join(map(str, numbers))})"
 
@@ -35,7 +48,9 @@ def _last(layout: Layout, program: Program, tensor: Strided) -> int:
     return int(_is_last_only(Operand(layout.sizes, layout.strides, dtype)))
 
 
-def _convolution(program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None) -> str:
+def _convolution(
+    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+) -> str:
     x, weight, bias, (sh, sw), (ph, pw), (dh, dw), *_ = node.args
     batch, channels, height, width = x.layout.sizes
     count, _, kh, kw = weight.layout.sizes
@@ -43,8 +58,28 @@ def _convolution(program: Program, node: ExternNode, address: Address, result: S
     flags = [_last(t.layout, program, t) for t in (x, weight, result)]
     direct = form(batch * oh * ow, oh * ow, count, kh * kw, not any(flags)) == "direct"
     numbers: list[str | Expr] = [
-        address(x), address(weight), address(bias) if bias is not None else 0, address(residual) if residual else 0,
-        address(result), batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, POSTS[post], *flags,
+        address(x),
+        address(weight),
+        address(bias) if bias is not None else 0,
+        address(residual) if residual else 0,
+        address(result),
+        batch,
+        channels,
+        height,
+        width,
+        kh,
+        kw,
+        sh,
+        sw,
+        ph,
+        pw,
+        dh,
+        dw,
+        oh,
+        ow,
+        count,
+        POSTS[post],
+        *flags,
         int(direct),
     ]
     return f"run_convolution({', '.join(map(str, numbers))})"
@@ -54,5 +89,8 @@ def _convolution(program: Program, node: ExternNode, address: Address, result: S
 OWN_CALLS = {
     "aten.mm.default": ("run_linear = own.library().function('run_linear', 14)", _linear),
     "aten.addmm.default": ("run_linear = own.library().function('run_linear', 14)", _linear),
-    "aten.convolution.default": ("run_convolution = own.library().function('run_convolution', 25)", _convolution),
+    "aten.convolution.default": (
+        "run_convolution = own.library().function('run_convolution', 25)",
+        _convolution,
+    ),
 }

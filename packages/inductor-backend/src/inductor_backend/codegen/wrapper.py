@@ -80,7 +80,11 @@ class Wrapper:
         offset = self.plan.offsets.get(buffer.storage)
         if offset is not None:
             return self._arena_view(buffer, operand.layout, offset)
-        whole = buffer.storage == buffer.name and operand.layout.sizes == buffer.layout.sizes and operand.layout.offset == buffer.layout.offset
+        whole = (
+            buffer.storage == buffer.name
+            and operand.layout.sizes == buffer.layout.sizes
+            and operand.layout.offset == buffer.layout.offset
+        )
         if whole and same_strides(operand.layout, buffer.layout.strides):
             return buffer.name
         return _view_text(buffer, operand.layout)
@@ -190,7 +194,11 @@ class Wrapper:
             out.line(f"{name} = {text}")
         if self._uses_arena() and self.static_arena:
             views = ",\n    ".join(self.views)
-            out.line(f"pool = ArenaPool({self.plan.size}, [\n    {views}\n])" if views else f"pool = ArenaPool({self.plan.size}, [])")
+            out.line(
+                f"pool = ArenaPool({self.plan.size}, [\n    {views}\n])"
+                if views
+                else f"pool = ArenaPool({self.plan.size}, [])"
+            )
         out.line()
         self._call(out)
         out.line()
@@ -267,7 +275,12 @@ class Wrapper:
 def _view_text(buffer: Buffer, layout: Layout) -> str:
     """A strided view of a tensor that has storage of its own."""
     own = buffer.layout
-    if buffer.storage == buffer.name and len(own.sizes) == 2 and layout.offset == own.offset and layout.sizes == own.sizes[::-1]:
+    if (
+        buffer.storage == buffer.name
+        and len(own.sizes) == 2
+        and layout.offset == own.offset
+        and layout.sizes == own.sizes[::-1]
+    ):
         if same_strides(layout, own.strides[::-1]):
             return f"{buffer.name}.t()"
     base = f"as_strided({buffer.storage}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)}"

@@ -184,8 +184,8 @@ class Program:
     """The loop IR of one graph; mutable while it is lowered and scheduled.
 
     inputs: one entry a placeholder, a buffer name or, for an int, the sympy symbol it binds (None: not
-    used). extends: a buffer -> an earlier version of the same storage that it contains. outputs: buffer names, views of buffers, size
-    expressions or None.
+    used). extends: a buffer -> an earlier version of the same storage that it contains. outputs: buffer
+    names, views of buffers, size expressions or None.
     """
 
     name: str

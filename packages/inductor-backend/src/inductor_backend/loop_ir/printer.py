@@ -56,7 +56,8 @@ def node(item: Node) -> str:
 def program(p: Program) -> str:
     """All buffers and nodes (a size followed by ``*`` is reduced)."""
     lines = [
-        f"{b.name}: {b.kind.value} {b.dtype} {b.layout.sizes} strides {b.layout.strides}" for b in p.buffers.values()
+        f"{b.name}: {b.kind.value} {b.dtype} {b.layout.sizes} strides {b.layout.strides}"
+        for b in p.buffers.values()
     ]
     return "\n".join([*lines, "", *(node(item) for item in p.nodes), "", f"outputs: {p.outputs}", ""])
 
@@ -71,7 +72,9 @@ def plan(p: Plan) -> str:
     for number, group in enumerate(p.groups):
         members = ", ".join(f"{n.name} ({n.origin.op})" for n in group.nodes)
         lines.append(f"group {number} {'extern' if group.extern else group.domain}: {members}")
-    lines += ["", "refused:"] + [f"  {node} into the group of {first}: {why}" for node, first, why in p.refusals]
+    lines += ["", "refused:"] + [
+        f"  {node} into the group of {first}: {why}" for node, first, why in p.refusals
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -90,7 +93,9 @@ def bodies(items: Sequence[KernelBody | None]) -> str:
     for number, body in enumerate(items):
         if body is None:
             continue
-        lines.append(f"kernel of group {number}: {body.domain} registers {list(body.registers)} rows {list(body.row_buffers)}")
+        lines.append(
+            f"kernel of group {number}: {body.domain} registers {list(body.registers)} rows {list(body.row_buffers)}"
+        )
         for count, phase in enumerate(body.phases):
             lines.append(f"  phase {count}")
             for title, stores in (("row", phase.row), ("loop", [*phase.stores, *phase.reductions])):
@@ -101,4 +106,3 @@ def bodies(items: Sequence[KernelBody | None]) -> str:
 def memory(m: MemoryPlan) -> str:
     lines = [f"{name}: offset {offset}" for name, offset in m.offsets.items()]
     return "\n".join([f"arena of {m.size} bytes", *lines, f"drop after: {m.drop_after}", ""])
-

@@ -126,7 +126,9 @@ def topological(roots: Iterable[Value]) -> list[Value]:
         elif value not in seen:
             seen.add(value)
             stack.append((value, True))
-            stack.extend((operand, False) for operand in reversed(list(value.operands())) if operand not in seen)
+            stack.extend(
+                (operand, False) for operand in reversed(list(value.operands())) if operand not in seen
+            )
     return order
 
 
@@ -138,7 +140,9 @@ class Rewriter:
     """
 
     def __init__(
-        self, by: Sequence[Index] | None, on_load: Callable[[Value, tuple[Index, ...]], Value | None] | None = None
+        self,
+        by: Sequence[Index] | None,
+        on_load: Callable[[Value, tuple[Index, ...]], Value | None] | None = None,
     ) -> None:
         self.by, self.on_load = by, on_load
         self._memo: dict[Value, Value] = {}
@@ -169,4 +173,3 @@ class Rewriter:
         if value.name == "index":
             return make("index", attr=self.index(value.attr))
         return make(value.name, *args, attr=value.attr) if args != value.args else value
-

@@ -88,7 +88,8 @@ class Ref:
         new = variables(sizes)
         lead = len(sizes) - len(self.sizes)
         position = [
-            Index() if isinstance(size, int) and size == 1 else new[lead + k] for k, size in enumerate(self.sizes)
+            Index() if isinstance(size, int) and size == 1 else new[lead + k]
+            for k, size in enumerate(self.sizes)
         ]
         return self.remap(sizes, position)
 

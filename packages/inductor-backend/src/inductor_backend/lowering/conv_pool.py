@@ -29,7 +29,10 @@ from inductor_backend.ops import compute_dtype
 @lower(aten.convolution.default)
 def convolution(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, *rest: Any) -> Ref:
     """Operands keep the strides that eager would see: they decide which layout the operator returns."""
-    fakes = [argument.meta["val"] if isinstance(argument, torch.fx.Node) else None for argument in ctx.node.args[:3]]
+    fakes = [
+        argument.meta["val"] if isinstance(argument, torch.fx.Node) else None
+        for argument in ctx.node.args[:3]
+    ]
     operands = [
         None if ref is None or fake is None else ctx.strided(ref, ctx.sizes.exprs(fake.stride()))
         for ref, fake in zip((x, weight, bias), fakes, strict=True)
@@ -53,8 +56,14 @@ def _inside(position: Index, size: Expr, low: bool, high: bool) -> Value | None:
 
 
 def _window(
-    x: Ref, at: Sequence[Index], offsets: Sequence[int], stride: Sequence[int], padding: Sequence[int],
-    outputs: Sequence[Expr], dtype: torch.dtype, outside: float,
+    x: Ref,
+    at: Sequence[Index],
+    offsets: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    outputs: Sequence[Expr],
+    dtype: torch.dtype,
+    outside: float,
 ) -> Value:
     """The window's element at `offsets`, or `outside` where it lies in the padding."""
     lead = len(x.sizes) - len(stride)
@@ -102,7 +111,11 @@ LARGEST_REGIONS = 12
 
 
 def _regions(
-    x: Ref, outputs: Sequence[Expr], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int],
+    x: Ref,
+    outputs: Sequence[Expr],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
     dilation: Sequence[int],
 ) -> list[tuple[_Span, ...]] | None:
     """The pool's output cut so that no window needs a test; None where sizes are symbolic or cuts many."""
@@ -118,8 +131,15 @@ def _regions(
 
 
 def _pool_by_regions(
-    ctx: Lowering, x: Ref, regions: Sequence[tuple[_Span, ...]], stride: Sequence[int], padding: Sequence[int],
-    combine: Callable[[list[Value]], Value], sizes: Sequence[Expr], strides: Sequence[Expr], label: str,
+    ctx: Lowering,
+    x: Ref,
+    regions: Sequence[tuple[_Span, ...]],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    combine: Callable[[list[Value]], Value],
+    sizes: Sequence[Expr],
+    strides: Sequence[Expr],
+    label: str,
 ) -> Ref:
     """One store a region into one buffer; combine: the elements of a window -> the result."""
     dtype = compute_dtype(x.dtype)
@@ -149,7 +169,13 @@ def _offsets(kernel: Sequence[int], dilation: Sequence[int]) -> list[list[int]]:
 
 @lower(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default)
 def max_pool_with_indices(
-    ctx: Lowering, x: Ref, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    ctx: Lowering,
+    x: Ref,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
 ) -> Any:
     rank = 2 if ctx.node.target is aten.max_pool2d_with_indices.default else 3
     kernel, padding, dilation = (_pair(v, rank) for v in (kernel, padding, dilation))
@@ -164,8 +190,15 @@ def max_pool_with_indices(
     regions = _regions(x, outputs, kernel, stride, padding, dilation)
     if regions is not None:
         return _pool_by_regions(
-            ctx, x, regions, stride, padding, lambda found: functools.reduce(lambda a, b: make("maximum", a, b), found),
-            ctx.shape(0), ctx.strides(0), "max_pool",
+            ctx,
+            x,
+            regions,
+            stride,
+            padding,
+            lambda found: functools.reduce(lambda a, b: make("maximum", a, b), found),
+            ctx.shape(0),
+            ctx.strides(0),
+            "max_pool",
         ), None
 
     def body(at: Sequence[Index]) -> Value:
@@ -182,8 +215,14 @@ def max_pool_with_indices(
 
 @lower(aten.avg_pool2d.default, aten.avg_pool3d.default)
 def avg_pool(
-    ctx: Lowering, x: Ref, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: Any = None,
+    ctx: Lowering,
+    x: Ref,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: Any = None,
 ) -> Ref:
     rank = 2 if ctx.node.target is aten.avg_pool2d.default else 3
     kernel, padding = _pair(kernel, rank), _pair(padding, rank)
@@ -203,7 +242,9 @@ def avg_pool(
             count = divisor_override or (window if count_include_pad else len(found))
             return make("div", total, const(count, dtype))
 
-        return _pool_by_regions(ctx, x, regions, stride, padding, average, ctx.shape(), ctx.strides(), "avg_pool")
+        return _pool_by_regions(
+            ctx, x, regions, stride, padding, average, ctx.shape(), ctx.strides(), "avg_pool"
+        )
 
     def body(at: Sequence[Index]) -> Value:
         total, seen = const(0, dtype), const(0, dtype)
@@ -215,7 +256,9 @@ def avg_pool(
                 test: Value | None = None
                 for k, offset in enumerate(offsets):
                     part = _inside(
-                        at[lead + k] * stride[k] + (offset - padding[k]), x.sizes[lead + k], padding[k] > 0,
+                        at[lead + k] * stride[k] + (offset - padding[k]),
+                        x.sizes[lead + k],
+                        padding[k] > 0,
                         padding[k] > 0,
                     )
                     test = part if test is None else (test if part is None else make("bit_and", test, part))

@@ -29,8 +29,14 @@ def _filled(value: int) -> Any:
 
 # Uninitialised memory may hold anything; zeros keep runs repeatable and cost nothing where unused.
 lower(
-    aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default, aten.empty.memory_format,
-    aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default, aten.new_empty_strided.default,
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.new_zeros.default,
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.new_empty.default,
+    aten.empty_strided.default,
+    aten.new_empty_strided.default,
 )(_filled(0))
 lower(aten.ones.default, aten.ones_like.default, aten.new_ones.default)(_filled(1))
 
@@ -50,7 +56,9 @@ def _range(ctx: Lowering, start: Any, step: Any) -> Ref:
     if dtype.is_floating_point:
         # eager computes start + step * i in the accumulation type, double for float32 too
         def body(at: Any) -> Any:
-            steps = make("mul", cast(make("index", attr=at[0]), torch.float64), ctx.element(step, at, torch.float64))
+            steps = make(
+                "mul", cast(make("index", attr=at[0]), torch.float64), ctx.element(step, at, torch.float64)
+            )
             return cast(make("add", steps, ctx.element(start, at, torch.float64)), dtype)
 
         return ctx.pointwise(body, label="arange")

@@ -39,7 +39,9 @@ class GraphLowering:
     def run(self) -> Program:
         """Lowers every node. Raises BackendError naming the operator and the user's line."""
         dispatch = {
-            "placeholder": self.placeholder, "get_attr": self.get_attr, "call_function": self.call,
+            "placeholder": self.placeholder,
+            "get_attr": self.get_attr,
+            "call_function": self.call,
             "output": self.output,
         }
         self.ctx.chains = find_chains(self.gm.graph)
@@ -116,8 +118,10 @@ class GraphLowering:
             self.env[node] = call_fallback(self.ctx, node.target, args, kwargs)
         else:
             raise unsupported(
-                "lower", f"operator {node.target} has no lowering and is not on the fallback table "
-                "(inductor_backend.externs.fallbacks.FALLBACKS)", node,
+                "lower",
+                f"operator {node.target} has no lowering and is not on the fallback table "
+                "(inductor_backend.externs.fallbacks.FALLBACKS)",
+                node,
             )
 
     def write_input(self, node: torch.fx.Node) -> Ref:
@@ -144,7 +148,8 @@ class GraphLowering:
             self.program.outputs.append(self._output(item))
         self.program.output_names = {
             item.buffer if isinstance(item, Strided) else item
-            for item in self.program.outputs if isinstance(item, (str, Strided))
+            for item in self.program.outputs
+            if isinstance(item, (str, Strided))
         }
 
     def _output(self, item: Any) -> str | Strided | Expr | None:
@@ -176,8 +181,12 @@ class GraphLowering:
         layout, buffer = value.strided(), value.buffer
         taken = {item.buffer if isinstance(item, Strided) else item for item in self.program.outputs}
         if (
-            layout is not None and buffer.kind is not BufferKind.INPUT and buffer.storage == buffer.name and same_strides(layout, strides)
-            and layout.numel == buffer.layout.numel and buffer.name not in taken
+            layout is not None
+            and buffer.kind is not BufferKind.INPUT
+            and buffer.storage == buffer.name
+            and same_strides(layout, strides)
+            and layout.numel == buffer.layout.numel
+            and buffer.name not in taken
         ):
             return Strided(buffer.name, Layout(layout.sizes, strides, layout.offset))
         return self.ctx.copy(value, strides, "output").buffer.name

@@ -17,7 +17,9 @@ def is_blas_matrix(layout: Layout) -> bool:
     """The last two dims have a unit stride, and the other stride does not overlap: BLAS takes it as it is."""
     rows, columns = layout.sizes[-2:]
     a, b = layout.strides[-2:]
-    return (b == 1 and (a == columns or _at_least(a, columns))) or (a == 1 and (b == rows or _at_least(b, rows)))
+    return (b == 1 and (a == columns or _at_least(a, columns))) or (
+        a == 1 and (b == rows or _at_least(b, rows))
+    )
 
 
 def _at_least(stride: Any, size: Any) -> bool:
@@ -52,8 +54,11 @@ def attention(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwa
         return _last_dense(ctx, x) if isinstance(x, Ref) else x
 
     return ctx.extern(
-        ctx.node.target, [operand(x) for x in (query, key, value, *rest)],
-        {name: operand(x) for name, x in kwargs.items()}, used=used, label="attention",
+        ctx.node.target,
+        [operand(x) for x in (query, key, value, *rest)],
+        {name: operand(x) for name, x in kwargs.items()},
+        used=used,
+        label="attention",
     )
 
 

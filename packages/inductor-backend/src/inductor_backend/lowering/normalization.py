@@ -29,9 +29,7 @@ def _inverse_std(variance: Value, eps: float) -> Value:
     return make("div", one, make("sqrt", make("add", variance, const(eps, variance.dtype))))
 
 
-def _scale_shift(
-    x: Value, mean: Value, inverse: Value, weight: Value | None, bias: Value | None
-) -> Value:
+def _scale_shift(x: Value, mean: Value, inverse: Value, weight: Value | None, bias: Value | None) -> Value:
     scale = inverse if weight is None else make("mul", inverse, weight)
     shift = make("mul", mean, scale)
     shift = make("neg", shift) if bias is None else make("sub", bias, shift)
@@ -57,7 +55,10 @@ def _batch_norm_apply(
     def body(at: At) -> Value:
         c = [at[1]]
         return _scale_shift(
-            cast(x.at(at), dtype), mean(c), inverse(c), _parameter(ctx, weight, c, dtype),
+            cast(x.at(at), dtype),
+            mean(c),
+            inverse(c),
+            _parameter(ctx, weight, c, dtype),
             _parameter(ctx, bias, c, dtype),
         )
 
@@ -102,25 +103,44 @@ def _train(
 
 
 def _infer(
-    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, running_mean: Ref, running_var: Ref, eps: float
+    ctx: Lowering,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    running_mean: Ref,
+    running_var: Ref,
+    eps: float,
 ) -> Ref:
     dtype = compute_dtype(x.dtype)
     if running_mean.dtype != x.dtype:
         dtype = torch.promote_types(dtype, compute_dtype(running_mean.dtype))
     return _batch_norm_apply(
-        ctx, x, weight, bias, lambda c: cast(running_mean.at(c), dtype),
+        ctx,
+        x,
+        weight,
+        bias,
+        lambda c: cast(running_mean.at(c), dtype),
         lambda c: _inverse_std(cast(running_var.at(c), dtype), eps),
     )
 
 
 def _empty(ctx: Lowering, position: int) -> Ref:
-    return ctx.pointwise(lambda at: const(0, ctx.meta(position).dtype), ctx.shape(position), ctx.meta(position).dtype)
+    return ctx.pointwise(
+        lambda at: const(0, ctx.meta(position).dtype), ctx.shape(position), ctx.meta(position).dtype
+    )
 
 
 @lower(aten._native_batch_norm_legit_functional.default)
 def batch_norm_functional(
-    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, running_mean: Ref, running_var: Ref, training: bool,
-    momentum: float, eps: float,
+    ctx: Lowering,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    running_mean: Ref,
+    running_var: Ref,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[Any, ...]:
     if not training:
         output = _infer(ctx, x, weight, bias, running_mean, running_var, eps)
@@ -134,8 +154,14 @@ def batch_norm_functional(
 
 @lower(aten._native_batch_norm_legit_no_training.default)
 def batch_norm_inference(
-    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, running_mean: Ref, running_var: Ref,
-    momentum: float, eps: float,
+    ctx: Lowering,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    running_mean: Ref,
+    running_var: Ref,
+    momentum: float,
+    eps: float,
 ) -> tuple[Any, ...]:
     output = _infer(ctx, x, weight, bias, running_mean, running_var, eps)
     used = ctx.used_outputs()
@@ -151,11 +177,20 @@ def batch_norm_no_stats(
 
 @lower(aten.native_batch_norm.default)
 def native_batch_norm(
-    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, running_mean: Ref | None, running_var: Ref | None,
-    training: bool, momentum: float, eps: float,
+    ctx: Lowering,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    running_mean: Ref | None,
+    running_var: Ref | None,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[Any, ...]:
     if training and running_mean is not None:
-        raise unsupported("lower", "batch norm that updates its statistics in place: functionalise it first", ctx.node)
+        raise unsupported(
+            "lower", "batch norm that updates its statistics in place: functionalise it first", ctx.node
+        )
     if training or running_mean is None or running_var is None:
         return _train(ctx, x, weight, bias, eps)[:3]
     return batch_norm_inference(ctx, x, weight, bias, running_mean, running_var, momentum, eps)
@@ -180,7 +215,10 @@ def native_layer_norm(
     def body(at: At) -> Value:
         row = broadcast(at, average.sizes)
         return _centered(
-            cast(x.at(at), dtype), average.at(row), saved.at(row), _parameter(ctx, weight, at[lead:], dtype),
+            cast(x.at(at), dtype),
+            average.at(row),
+            saved.at(row),
+            _parameter(ctx, weight, at[lead:], dtype),
             _parameter(ctx, bias, at[lead:], dtype),
         )
 
@@ -190,7 +228,15 @@ def native_layer_norm(
 
 @lower(aten.native_group_norm.default)
 def native_group_norm(
-    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, n: Any, c: Any, hw: Any, groups: int, eps: float
+    ctx: Lowering,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    n: Any,
+    c: Any,
+    hw: Any,
+    groups: int,
+    eps: float,
 ) -> tuple[Any, ...]:
     dtype = compute_dtype(x.dtype)
     channels = ctx.sizes.expr(c)
@@ -199,7 +245,10 @@ def native_group_norm(
     average, squares, _ = variance_nodes(ctx, grouped, [2, 3], 0, dtype)
     size = as_number(product(rows[2:]), dtype)
     saved = ctx.pointwise(
-        lambda at: _inverse_std(make("div", squares.at(at), size), eps), average.sizes, dtype, label="group_norm"
+        lambda at: _inverse_std(make("div", squares.at(at), size), eps),
+        average.sizes,
+        dtype,
+        label="group_norm",
     )
     per_channel = None if weight is None else weight.reshape((groups, rows[2]))
     shift = None if bias is None else bias.reshape((groups, rows[2]))
@@ -207,7 +256,10 @@ def native_group_norm(
     def body(at: At) -> Value:
         row, channel = broadcast(at, average.sizes), [at[1], at[2]]
         return _scale_shift(
-            cast(grouped.at(at), dtype), average.at(row), saved.at(row), _parameter(ctx, per_channel, channel, dtype),
+            cast(grouped.at(at), dtype),
+            average.at(row),
+            saved.at(row),
+            _parameter(ctx, per_channel, channel, dtype),
             _parameter(ctx, shift, channel, dtype),
         )
 
@@ -217,13 +269,20 @@ def native_group_norm(
 
 
 @lower(aten._fused_rms_norm.default)
-def rms_norm(ctx: Lowering, x: Ref, normalized: Sequence[Any], weight: Ref | None, eps: float | None) -> tuple[Any, ...]:
+def rms_norm(
+    ctx: Lowering, x: Ref, normalized: Sequence[Any], weight: Ref | None, eps: float | None
+) -> tuple[Any, ...]:
     first = ctx.meta(0)
     dtype = compute_dtype(x.dtype)
     lead = len(x.sizes) - len(normalized)
     dims = list(range(lead, len(x.sizes)))
     (total,) = ctx.reduction(
-        "sum", lambda at: make("mul", cast(x.at(at), dtype), cast(x.at(at), dtype)), x.sizes, dims, dtype, "rms_norm"
+        "sum",
+        lambda at: make("mul", cast(x.at(at), dtype), cast(x.at(at), dtype)),
+        x.sizes,
+        dims,
+        dtype,
+        "rms_norm",
     )
     size = as_number(count(x.sizes, dims), dtype)
     least = torch.finfo(x.dtype).eps if eps is None else eps

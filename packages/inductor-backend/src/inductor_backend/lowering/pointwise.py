@@ -19,40 +19,74 @@ from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.ops import compute_dtype
 
 UNARY = {
-    "exp": aten.exp.default, "exp2": aten.exp2.default, "expm1": aten.expm1.default, "log": aten.log.default,
-    "log2": aten.log2.default, "log10": aten.log10.default, "log1p": aten.log1p.default, "sqrt": aten.sqrt.default,
-    "rsqrt": aten.rsqrt.default, "sin": aten.sin.default, "cos": aten.cos.default, "tan": aten.tan.default,
-    "asin": aten.asin.default, "acos": aten.acos.default, "atan": aten.atan.default, "sinh": aten.sinh.default,
-    "cosh": aten.cosh.default, "tanh": aten.tanh.default, "asinh": aten.asinh.default,
-    "acosh": aten.acosh.default, "atanh": aten.atanh.default, "erf": aten.erf.default, "erfc": aten.erfc.default,
-    "sigmoid": aten.sigmoid.default, "silu": aten.silu.default, "neg": aten.neg.default, "abs": aten.abs.default,
+    "exp": aten.exp.default,
+    "exp2": aten.exp2.default,
+    "expm1": aten.expm1.default,
+    "log": aten.log.default,
+    "log2": aten.log2.default,
+    "log10": aten.log10.default,
+    "log1p": aten.log1p.default,
+    "sqrt": aten.sqrt.default,
+    "rsqrt": aten.rsqrt.default,
+    "sin": aten.sin.default,
+    "cos": aten.cos.default,
+    "tan": aten.tan.default,
+    "asin": aten.asin.default,
+    "acos": aten.acos.default,
+    "atan": aten.atan.default,
+    "sinh": aten.sinh.default,
+    "cosh": aten.cosh.default,
+    "tanh": aten.tanh.default,
+    "asinh": aten.asinh.default,
+    "acosh": aten.acosh.default,
+    "atanh": aten.atanh.default,
+    "erf": aten.erf.default,
+    "erfc": aten.erfc.default,
+    "sigmoid": aten.sigmoid.default,
+    "silu": aten.silu.default,
+    "neg": aten.neg.default,
+    "abs": aten.abs.default,
     "relu": aten.relu.default,
 }
 
 #: Those that eager leaves alone on integers.
 ROUNDING = {
-    "floor": aten.floor.default, "ceil": aten.ceil.default, "trunc": aten.trunc.default, "round": aten.round.default,
+    "floor": aten.floor.default,
+    "ceil": aten.ceil.default,
+    "trunc": aten.trunc.default,
+    "round": aten.round.default,
     "sign": aten.sign.default,
 }
 
 BINARY = {
-    "mul": [aten.mul.Tensor, aten.mul.Scalar], "maximum": [aten.maximum.default], "minimum": [aten.minimum.default],
+    "mul": [aten.mul.Tensor, aten.mul.Scalar],
+    "maximum": [aten.maximum.default],
+    "minimum": [aten.minimum.default],
     "bit_and": [aten.bitwise_and.Tensor, aten.bitwise_and.Scalar],
     "bit_or": [aten.bitwise_or.Tensor, aten.bitwise_or.Scalar],
     "bit_xor": [aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar],
-    "fmod": [aten.fmod.Tensor, aten.fmod.Scalar], "mod": [aten.remainder.Tensor, aten.remainder.Scalar],
-    "atan2": [aten.atan2.default], "floor_div": [aten.floor_divide.default, aten.floor_divide.Scalar],
+    "fmod": [aten.fmod.Tensor, aten.fmod.Scalar],
+    "mod": [aten.remainder.Tensor, aten.remainder.Scalar],
+    "atan2": [aten.atan2.default],
+    "floor_div": [aten.floor_divide.default, aten.floor_divide.Scalar],
     "shift_left": [aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar],
     "shift_right": [aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar],
 }
 
 COMPARISON = {
-    "eq": [aten.eq.Tensor, aten.eq.Scalar], "ne": [aten.ne.Tensor, aten.ne.Scalar],
-    "lt": [aten.lt.Tensor, aten.lt.Scalar], "le": [aten.le.Tensor, aten.le.Scalar],
-    "gt": [aten.gt.Tensor, aten.gt.Scalar], "ge": [aten.ge.Tensor, aten.ge.Scalar],
+    "eq": [aten.eq.Tensor, aten.eq.Scalar],
+    "ne": [aten.ne.Tensor, aten.ne.Scalar],
+    "lt": [aten.lt.Tensor, aten.lt.Scalar],
+    "le": [aten.le.Tensor, aten.le.Scalar],
+    "gt": [aten.gt.Tensor, aten.gt.Scalar],
+    "ge": [aten.ge.Tensor, aten.ge.Scalar],
 }
 
-LOGICAL = {"bit_and": aten.logical_and.default, "bit_or": aten.logical_or.default, "bit_xor": aten.logical_xor.default}
+LOGICAL = {
+    "bit_and": aten.logical_and.default,
+    "bit_or": aten.logical_or.default,
+    "bit_xor": aten.logical_xor.default,
+}
 
 
 def _elementwise(name: str, integers_pass: bool = False) -> Any:
@@ -119,11 +153,15 @@ def sub(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
 
 @lower(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
-    return sub(ctx, b, a) if alpha == 1 else ctx.pointwise(
-        lambda at: make(
-            "sub",
-            ctx.element(b, at, ctx.meta().dtype),
-            _scaled(ctx.element(a, at, ctx.meta().dtype), alpha),
+    return (
+        sub(ctx, b, a)
+        if alpha == 1
+        else ctx.pointwise(
+            lambda at: make(
+                "sub",
+                ctx.element(b, at, ctx.meta().dtype),
+                _scaled(ctx.element(a, at, ctx.meta().dtype), alpha),
+            )
         )
     )
 
@@ -181,8 +219,11 @@ def isinf(ctx: Lowering, x: Ref) -> Ref:
 def power_of(x: Value, exponent: float | int) -> Value:
     """x to a constant power, by multiplication where eager multiplies too."""
     by_hand = {
-        0.5: lambda: make("sqrt", x), 1: lambda: x, 2: lambda: make("mul", x, x),
-        3: lambda: make("mul", make("mul", x, x), x), -0.5: lambda: make("rsqrt", x),
+        0.5: lambda: make("sqrt", x),
+        1: lambda: x,
+        2: lambda: make("mul", x, x),
+        3: lambda: make("mul", make("mul", x, x), x),
+        -0.5: lambda: make("rsqrt", x),
         -1: lambda: make("div", const(1, x.dtype), x),
     }
     integral = not x.dtype.is_floating_point
@@ -261,7 +302,9 @@ def leaky_relu(ctx: Lowering, x: Ref, slope: Any = 0.01) -> Ref:
 
     def body(at: Any) -> Value:
         value = ctx.element(x, at, dtype)
-        return make("where", make("gt", value, const(0, dtype)), value, make("mul", value, const(slope, dtype)))
+        return make(
+            "where", make("gt", value, const(0, dtype)), value, make("mul", value, const(slope, dtype))
+        )
 
     return ctx.pointwise(body)
 
@@ -317,7 +360,11 @@ def _convert(ctx: Lowering, x: Ref, dtype: torch.dtype) -> Any:
     def body(at: Any) -> Value:
         value = ctx.element(x, at, dtype)
         # A conversion that the user wrote loses the bits that it loses in eager, fused or not.
-        return make("round_to", value, attr=dtype) if compute_dtype(dtype) != dtype and x.dtype != dtype else value
+        return (
+            make("round_to", value, attr=dtype)
+            if compute_dtype(dtype) != dtype and x.dtype != dtype
+            else value
+        )
 
     return body
 

@@ -35,8 +35,10 @@ def reduced_input(x: Ref, dtype: torch.dtype) -> Callable[[Sequence[Index]], Val
 def _finish(ctx: Lowering, result: Ref, dtype: torch.dtype) -> Ref:
     """The kept-dims result in the node's shape and dtype."""
     shaped = result.reshape(ctx.shape())
-    return shaped if result.dtype == dtype else ctx.pointwise(
-        lambda at: cast(shaped.at(at), dtype), ctx.shape(), dtype, label="to"
+    return (
+        shaped
+        if result.dtype == dtype
+        else ctx.pointwise(lambda at: cast(shaped.at(at), dtype), ctx.shape(), dtype, label="to")
     )
 
 
@@ -113,7 +115,9 @@ lower(aten.max.dim)(_extreme_with_index("max"))
 lower(aten.min.dim)(_extreme_with_index("min"))
 
 
-def variance_nodes(ctx: Lowering, x: Ref, dims: list[int], correction: Any, dtype: torch.dtype) -> tuple[Ref, Ref, Value]:
+def variance_nodes(
+    ctx: Lowering, x: Ref, dims: list[int], correction: Any, dtype: torch.dtype
+) -> tuple[Ref, Ref, Value]:
     """(mean, sum of squared distances, divisor), the first two with kept dims."""
     average, squares = ctx.reduction("welford", reduced_input(x, dtype), x.sizes, dims, dtype, label="var")
     size = as_number(count(x.sizes, dims), dtype)
@@ -187,8 +191,12 @@ def log_softmax(ctx: Lowering, x: Ref, dim: int, *unused: Any) -> Ref:
     def shifted(at: Sequence[Index]) -> Value:
         return make("sub", source(at), greatest.at(broadcast(at, greatest.sizes)))
 
-    (total,) = ctx.reduction("sum", lambda at: make("exp", shifted(at)), sizes, dims, dtype, label="log_softmax")
-    return ctx.pointwise(lambda at: make("sub", shifted(at), make("log", total.at(broadcast(at, total.sizes)))))
+    (total,) = ctx.reduction(
+        "sum", lambda at: make("exp", shifted(at)), sizes, dims, dtype, label="log_softmax"
+    )
+    return ctx.pointwise(
+        lambda at: make("sub", shifted(at), make("log", total.at(broadcast(at, total.sizes))))
+    )
 
 
 @lower(aten.logsumexp.default)

@@ -95,17 +95,27 @@ class Lowering:
         return f"{prefix}{self._count - 1}"
 
     def buffer(
-        self, sizes: Sequence[Expr], dtype: torch.dtype, strides: Sequence[Expr] | None = None,
-        kind: BufferKind = BufferKind.TEMP, offset: Expr = 0,
+        self,
+        sizes: Sequence[Expr],
+        dtype: torch.dtype,
+        strides: Sequence[Expr] | None = None,
+        kind: BufferKind = BufferKind.TEMP,
+        offset: Expr = 0,
     ) -> Buffer:
         """A new buffer, row-major unless strides are given."""
-        layout = Layout(tuple(sizes), tuple(strides) if strides is not None else contiguous_strides(sizes), offset)
+        layout = Layout(
+            tuple(sizes), tuple(strides) if strides is not None else contiguous_strides(sizes), offset
+        )
         made = Buffer(self._name("buf"), dtype, layout, kind)
         self.program.buffers[made.name] = made
         return made
 
     def add_loop(
-        self, sizes: Sequence[Expr], reduced: Sequence[bool], stores: Sequence[Store], label: str | None = None,
+        self,
+        sizes: Sequence[Expr],
+        reduced: Sequence[bool],
+        stores: Sequence[Store],
+        label: str | None = None,
         after: tuple[str, ...] = (),
     ) -> LoopNode:
         node = LoopNode(
@@ -115,8 +125,12 @@ class Lowering:
         return node
 
     def pointwise(
-        self, body: Body, sizes: Sequence[Expr] | None = None, dtype: torch.dtype | None = None,
-        strides: Sequence[Expr] | None = None, label: str | None = None,
+        self,
+        body: Body,
+        sizes: Sequence[Expr] | None = None,
+        dtype: torch.dtype | None = None,
+        strides: Sequence[Expr] | None = None,
+        label: str | None = None,
     ) -> Ref:
         """A buffer filled by body(index). sizes, dtype and strides default to those of the node."""
         if sizes is None:
@@ -125,7 +139,9 @@ class Lowering:
         dtype = self.meta().dtype if dtype is None else dtype
         buffer = self.buffer(sizes, dtype, self.dense(sizes, strides))
         index = variables(sizes)
-        self.add_loop(sizes, [False] * len(sizes), [Store((buffer.name,), index, cast(body(index), dtype))], label)
+        self.add_loop(
+            sizes, [False] * len(sizes), [Store((buffer.name,), index, cast(body(index), dtype))], label
+        )
         return Ref.of(buffer)
 
     @staticmethod
@@ -147,7 +163,12 @@ class Lowering:
         return tuple(strides)
 
     def reduction(
-        self, kind: str, body: Body, sizes: Sequence[Expr], dims: Iterable[int], dtype: torch.dtype,
+        self,
+        kind: str,
+        body: Body,
+        sizes: Sequence[Expr],
+        dims: Iterable[int],
+        dtype: torch.dtype,
         label: str | None = None,
     ) -> tuple[Ref, ...]:
         """The reduction of body over dims of the domain; results keep the dims with size 1."""
@@ -172,7 +193,9 @@ class Lowering:
         if kind != "welford":
             return (value,)
         # The squared distance of one element from its mean: 0, or NaN where it is infinite or NaN.
-        squares = self.pointwise(lambda at: make("sub", body(at), body(at)), sizes, dtype, label=label or kind)
+        squares = self.pointwise(
+            lambda at: make("sub", body(at), body(at)), sizes, dtype, label=label or kind
+        )
         return value, squares
 
     def copy(self, ref: Ref, strides: Sequence[Expr] | None = None, label: str = "copy") -> Ref:
@@ -192,8 +215,15 @@ class Lowering:
         return Strided(ref.buffer.name, layout)
 
     def extern(
-        self, target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, *,
-        used: set[int] | None = None, label: str | None = None, fallback: bool = False, sequential: bool = False,
+        self,
+        target: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any] | None = None,
+        *,
+        used: set[int] | None = None,
+        label: str | None = None,
+        fallback: bool = False,
+        sequential: bool = False,
     ) -> Any:
         """Calls an ATen operator with the node's result metadata. used: which outputs are needed (None:
         the operator returns one tensor). Returns a Ref, or a tuple with None for unused outputs."""
@@ -202,12 +232,20 @@ class Lowering:
         metas = list(values) if unpack else [values]
         buffers = [
             self.buffer(self.sizes.exprs(m.shape), m.dtype, self.sizes.exprs(m.stride()), BufferKind.EXTERN)
-            if isinstance(m, torch.Tensor) and (used is None or k in used) else None
+            if isinstance(m, torch.Tensor) and (used is None or k in used)
+            else None
             for k, m in enumerate(metas)
         ]
         node = ExternNode(
-            self._name("op"), target, tuple(args), dict(kwargs or {}), tuple(b and b.name for b in buffers), unpack,
-            self.origin(label), sequential, fallback,
+            self._name("op"),
+            target,
+            tuple(args),
+            dict(kwargs or {}),
+            tuple(b and b.name for b in buffers),
+            unpack,
+            self.origin(label),
+            sequential,
+            fallback,
         )
         self.program.nodes.append(node)
         refs = tuple(Ref.of(buffer) if buffer is not None else None for buffer in buffers)
@@ -230,9 +268,13 @@ class Lowering:
         result: Any = None
         for argument in operands:
             fake = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
-            result = fake if result is None else torch.empty((), dtype=torch.result_type(result, fake)) if (
-                not isinstance(result, torch.Tensor) or not isinstance(fake, torch.Tensor)
-            ) else fake.new_empty(fake.shape, dtype=torch.result_type(result, fake))
+            result = (
+                fake
+                if result is None
+                else torch.empty((), dtype=torch.result_type(result, fake))
+                if (not isinstance(result, torch.Tensor) or not isinstance(fake, torch.Tensor))
+                else fake.new_empty(fake.shape, dtype=torch.result_type(result, fake))
+            )
         return result.dtype if isinstance(result, torch.Tensor) else torch.result_type(result, result)
 
 
@@ -257,7 +299,9 @@ def normalize_dims(dims: Any, rank: int) -> list[int]:
     """Dimensions as non-negative ints; all of them for None or an empty list."""
     if dims is None or dims == []:
         return list(range(rank))
-    return sorted({d % rank if rank else 0 for d in ([dims] if isinstance(dims, int) else dims)}) if rank else []
+    return (
+        sorted({d % rank if rank else 0 for d in ([dims] if isinstance(dims, int) else dims)}) if rank else []
+    )
 
 
 __all__ = ["LOWERINGS", "Lowering", "aten", "compute_dtype", "lower", "normalize_dims", "same_strides"]

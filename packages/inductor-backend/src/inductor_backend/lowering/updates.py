@@ -56,7 +56,12 @@ def slice_scatter(
         if test is None:
             return cast(source.at(position), dtype)
         return cast(
-            make("masked_load", test, cast(old, source.dtype), attr=(source.buffer.name, source.place(position), source.dtype)),
+            make(
+                "masked_load",
+                test,
+                cast(old, source.dtype),
+                attr=(source.buffer.name, source.place(position), source.dtype),
+            ),
             dtype,
         )
 

@@ -26,8 +26,13 @@ def getitem(ctx: Lowering, values: Sequence[Any], position: int) -> Any:
 
 
 @lower(
-    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default,
-    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten._reshape_alias.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
 )
 def view(ctx: Lowering, x: Ref, *unused: Any) -> Ref:
     """All of these keep the row-major order of elements, so the result's sizes say everything."""
@@ -35,8 +40,12 @@ def view(ctx: Lowering, x: Ref, *unused: Any) -> Ref:
 
 
 @lower(
-    aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, aten.lift_fresh.default,
-    aten.contiguous.default, aten.clone.default,
+    aten.alias.default,
+    aten.detach.default,
+    aten.lift_fresh_copy.default,
+    aten.lift_fresh.default,
+    aten.contiguous.default,
+    aten.clone.default,
 )
 def same(ctx: Lowering, x: Ref, **unused: Any) -> Ref:
     """A copy is only a copy where somebody could see it: outputs and operators ask for their layout."""
@@ -80,7 +89,9 @@ def select(ctx: Lowering, x: Ref, dim: int, at: Any) -> Ref:
 
 
 @lower(aten.slice.Tensor)
-def slice_tensor(ctx: Lowering, x: Ref, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Ref:
+def slice_tensor(
+    ctx: Lowering, x: Ref, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Ref:
     dim = dim % len(x.sizes)
     size = x.sizes[dim]
     start = 0 if start is None else start
@@ -114,7 +125,12 @@ def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = No
     """Strides count in the memory that eager would have; that is ours where the view is a whole,
     row-major buffer."""
     layout = x.strided()
-    if layout is None or layout.strides != contiguous_strides(layout.sizes) or layout.offset != 0 or offset is None:
+    if (
+        layout is None
+        or layout.strides != contiguous_strides(layout.sizes)
+        or layout.offset != 0
+        or offset is None
+    ):
         raise unsupported("lower", "as_strided of a tensor that is not a whole row-major buffer", ctx.node)
     flat = x.reshape((layout.numel,))
     position = Index(ctx.sizes.expr(offset))
@@ -245,8 +261,8 @@ def constant_pad_nd(ctx: Lowering, x: Ref, pads: Sequence[Any], value: Any = 0) 
             inside = test if inside is None else make("bit_and", inside, test)
         if inside is None:
             return x.at(position)
-        return make("masked_load", inside, const(value, dtype), attr=(x.buffer.name, x.place(position), x.dtype))
+        return make(
+            "masked_load", inside, const(value, dtype), attr=(x.buffer.name, x.place(position), x.dtype)
+        )
 
     return ctx.pointwise(body, label="pad")
-
-

@@ -26,7 +26,8 @@ def is_static(node: ExternNode) -> bool:
     """All sizes, strides and offsets of its tensors are ints."""
     return all(
         isinstance(number, int)
-        for t in node.tensors() for number in (*t.layout.sizes, *t.layout.strides, t.layout.offset)
+        for t in node.tensors()
+        for number in (*t.layout.sizes, *t.layout.strides, t.layout.offset)
     )
 
 

@@ -70,7 +70,9 @@ class Fusion:
         self.touching: dict[str, list[Group]] = {}
         self.refusals: list[tuple[str, str, str]] = []
         self.mutated = frozenset(
-            name for node in program.nodes for name in node.writes
+            name
+            for node in program.nodes
+            for name in node.writes
             if program.buffers[name].kind is BufferKind.INPUT
         )
 
@@ -83,7 +85,12 @@ class Fusion:
         return Plan(self.ordered(), self.refusals)
 
     def required(self, node: Node) -> list[Group]:
-        return list({id(g): g for g in (self.home[name] for name in self.deps.before[node.name] if name in self.home)}.values())
+        return list(
+            {
+                id(g): g
+                for g in (self.home[name] for name in self.deps.before[node.name] if name in self.home)
+            }.values()
+        )
 
     def new_group(self, node: Node, domain: Domain | None, position: int) -> None:
         group = Group(len(self.groups), [node], domain, position=position)
@@ -125,7 +132,8 @@ class Fusion:
         _, group, joined = best
         if joined.by is not None:
             group.nodes = [
-                redomain(member, joined.domain.sizes, joined.domain.reduced, joined.by) for member in group.loops
+                redomain(member, joined.domain.sizes, joined.domain.reduced, joined.by)
+                for member in group.loops
             ]
         group.domain = joined.domain
         group.nodes.append(joined.node)
@@ -158,7 +166,9 @@ class Fusion:
         if refused is not None:
             return refused
         domain = joined.domain
-        if any(domain.reduced) and not keeps_threads_busy(self.sizes, product(domain.outer), product(domain.inner)):
+        if any(domain.reduced) and not keeps_threads_busy(
+            self.sizes, product(domain.outer), product(domain.inner)
+        ):
             return Refused("too few rows for the threads: a reduction this long runs alone")
         return joined
 
@@ -180,5 +190,3 @@ class Fusion:
 def fuse(program: Program, sizes: SizeVars, fuel: int | None = None) -> Plan:
     """Groups of one program. fuel: the number of fusions allowed (None: all), to bisect a wrong result."""
     return Fusion(program, sizes, fuel).run()
-
-

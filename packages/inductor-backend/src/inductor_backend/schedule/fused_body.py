@@ -45,7 +45,10 @@ class KernelBody:
     @property
     def writes(self) -> set[str]:
         return {
-            name for phase in self.phases for store in (*phase.row, *phase.stores) for name in store.buffers
+            name
+            for phase in self.phases
+            for store in (*phase.row, *phase.stores)
+            for name in store.buffers
             if name not in self.row_buffers
         }
 
@@ -56,7 +59,8 @@ class KernelBody:
 
     def reads(self) -> set[str]:
         return {
-            found.buffer for found in loads_of(self.values())
+            found.buffer
+            for found in loads_of(self.values())
             if found.buffer not in self.registers and found.buffer not in self.row_buffers
         }
 
@@ -76,7 +80,12 @@ class BodyBuilder:
     """Puts the nodes of a group into phases, in program order. Mutable."""
 
     def __init__(
-        self, program: Program, domain: Domain, nodes: list[LoopNode], needed_outside: Callable[[str], bool], sizes: SizeVars,
+        self,
+        program: Program,
+        domain: Domain,
+        nodes: list[LoopNode],
+        needed_outside: Callable[[str], bool],
+        sizes: SizeVars,
         rows: bool,
     ) -> None:
         self.program, self.domain, self.nodes = program, domain, nodes
@@ -157,7 +166,11 @@ class BodyBuilder:
 
 
 def kernel_body(
-    program: Program, domain: Domain, nodes: list[LoopNode], needed_outside: Callable[[str], bool], sizes: SizeVars,
+    program: Program,
+    domain: Domain,
+    nodes: list[LoopNode],
+    needed_outside: Callable[[str], bool],
+    sizes: SizeVars,
     rows: bool = True,
 ) -> KernelBody:
     """The fused body of a group. needed_outside: whether a buffer must be in memory afterwards.

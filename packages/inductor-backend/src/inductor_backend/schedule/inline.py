@@ -40,7 +40,9 @@ class Inliner:
             for buffer in node.reads():
                 self.readers.setdefault(buffer, {})[node.name] = None
         self.mutated = {
-            name for node in self.nodes.values() for name in node.writes
+            name
+            for node in self.nodes.values()
+            for name in node.writes
             if program.buffers[name].kind is BufferKind.INPUT
         }
 

@@ -174,7 +174,9 @@ def check_values(
     overwritten = {name: store for store in node.stores for name in store.buffers if name in mutated}
     if not overwritten:
         return None
-    if any(any(member.reduced) for member in members) and any(node.reduced[p] for s in node.stores for p in s.value.variables):
+    if any(any(member.reduced) for member in members) and any(
+        node.reduced[p] for s in node.stores for p in s.value.variables
+    ):
         return Refused("overwrites an input inside a reduction's kernel")
     for member in (*members, node):
         for load in member.loads():

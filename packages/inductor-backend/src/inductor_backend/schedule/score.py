@@ -57,7 +57,11 @@ def worth_inlining(producer: LoopNode, readers: list[LoopNode], loads: list[list
         return None
     if is_cheap(value):
         return "several readers would each load its operands: one store costs less"
-    if all(_outside_inner_loop(reader, load) for reader, found in zip(readers, loads, strict=True) for load in found):
+    if all(
+        _outside_inner_loop(reader, load)
+        for reader, found in zip(readers, loads, strict=True)
+        for load in found
+    ):
         return None if len(readers) == 1 else "computed again by several readers"
     return "costs more to compute again than to store"
 
