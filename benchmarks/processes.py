@@ -67,6 +67,7 @@ def fresh(module: str, arguments: Sequence[str], *, limit: float) -> Any:
 
 def _run(command: list[str], environment: dict[str, str], limit: float) -> str:
     """Runs to the end; returns the last lines printed. Raises Failed after `limit` seconds."""
+    signal.signal(signal.SIGTERM, _stop)  # so that the child does not outlive this process
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -88,6 +89,10 @@ def _run(command: list[str], environment: dict[str, str], limit: float) -> str:
     if process.returncode != 0:
         raise Failed("\n".join(lines) or f"ended with status {process.returncode}")
     return "\n".join(lines)
+
+
+def _stop(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
 
 
 def answer(value: Any) -> None:
