@@ -148,7 +148,6 @@ def _entry(key: Any, record: Captured, function: CompiledFunction) -> dict[str, 
         "constants": {name: describe.constant(name, obj) for name, obj in record.constants.items()},
         "code": [[describe.function(f), code_hash(f.__code__)] for f in record.portable.interpreted if describe.known(f)],
         "roots": list(record.portable.roots),
-        "grads": record.portable.grads,
         "graph": _graph(record, function),
     }
 
@@ -180,7 +179,7 @@ def _load_entry(entry: dict[str, Any], function: CompiledFunction, path: str) ->
         namespace[name] = finder.find(described)
     exec(compile(entry["text"], f"<tracer_core {entry['name']}, stored>", "exec"), namespace)
     if "check" in namespace:
-        namespace["stamps"] = Stamps(namespace["check"], tuple(entry["roots"]), entry["grads"])
+        namespace["stamps"] = Stamps(namespace["check"], tuple(entry["roots"]))
     key = tuple(entry["key"]) if entry["start"] else finder.layouts(entry["key"])
     return key, namespace["attempt"], entry["start"]
 

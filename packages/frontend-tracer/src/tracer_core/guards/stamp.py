@@ -50,7 +50,7 @@ class Stamp:
     __slots__ = ("fetched", "_check", "_objects", "_types", "_empties", "_tensors", "_facts", "_grads", "_lists",
                  "_probes", "_watched", "_volatile")  # fmt: skip
 
-    def __init__(self, checked: Checked, reads: dict[int, tuple[Any, ...]], volatile: frozenset[int], grads: bool) -> None:
+    def __init__(self, checked: Checked, volatile: frozenset[int]) -> None:
         self.fetched = checked.fetched
         watched = []
         self._volatile: list[tuple[Any, dict[Any, Any]]] = []
@@ -67,7 +67,7 @@ class Stamp:
         self._tensors = checked.tensors
         self._lists = [(items, list(items)) for items in checked.lists]
         self._probes = [(read, read()) for read in checked.probes]
-        self._grads = [t.requires_grad for t in checked.tensors] if grads else None
+        self._grads = [t.requires_grad for t in checked.tensors]
         self._check: NativeCheck | None = native_check(watched, checked.objects, checked.tensors)
         self._facts = None if self._check is not None else self._metadata()
 
@@ -87,7 +87,8 @@ class Stamp:
             return False
         if any(self._empties):
             return False
-        if self._grads is not None and [t.requires_grad for t in self._tensors] != self._grads:
+        # Autograd's own record of a tensor, which the helper does not read.
+        if [t.requires_grad for t in self._tensors] != self._grads:
             return False
         return not (self._lists or self._probes or self._volatile) or self._holds_rest()
 
@@ -115,10 +116,9 @@ class Stamps:
 
     _LIMIT = 16
 
-    def __init__(self, check: Callable[[Any], Checked | None], roots: tuple[int, ...], grads: bool) -> None:
+    def __init__(self, check: Callable[[Any], Checked | None], roots: tuple[int, ...]) -> None:
         self._check = check
         self._roots = roots
-        self._grads = grads
         self._stamps: dict[Any, tuple[Any, Stamp]] = {}
         self._moved: dict[int, int] = {}
         self._volatile: frozenset[int] = frozenset()
@@ -144,7 +144,7 @@ class Stamps:
         if len(self._stamps) >= self._LIMIT:
             self._stamps.clear()
         # The stamp keeps its roots alive, so that their ids stay theirs.
-        self._stamps[key] = (root, Stamp(checked, {}, self._volatile, self._grads))
+        self._stamps[key] = (root, Stamp(checked, self._volatile))
         return checked.fetched
 
     def _note(self, stamp: Stamp) -> None:

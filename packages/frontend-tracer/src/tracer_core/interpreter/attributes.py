@@ -26,6 +26,11 @@ _NATIVE_GETTERS = (
 )  # fmt: skip
 _MODULE_GETATTR = torch.nn.Module.__getattr__
 _HEAP_TYPE = 1 << 9
+#: Attributes of tensors that change from call to call, or say how autograd made the tensor.
+_AUTOGRAD_STATE = frozenset(
+    {"grad_fn", "is_leaf", "_version", "_base", "_grad", "_grad_fn", "_backward_hooks", "output_nr", "retains_grad",
+     "_post_accumulate_grad_hooks"}
+)  # fmt: skip
 
 
 def has_python(function: Any) -> bool:
@@ -227,6 +232,10 @@ class Attributes(TraceState):
             return torch.Tensor if torch_private.is_fake(tensor) else type(tensor)
         if name == "__dict__":
             self.break_graph("unsupported_value", "__dict__ of a tensor")
+        if name in _AUTOGRAD_STATE:
+            self.break_graph("autograd_in_graph", f"attribute {name!r} of a tensor is read")
+        if name == "grad":
+            return self._grad(tensor)
         own = self.instance_dict(tensor) or {}
         if name in own and not torch_private.is_fake(tensor):
             source = self.provenance.source_of(tensor)
@@ -248,6 +257,12 @@ class Attributes(TraceState):
         if isinstance(raw, (types.GetSetDescriptorType, property)):
             return self.recorder.call(raw.__get__, (tensor,), {})
         return getattr(tensor, name)
+
+    def _grad(self, tensor: torch.Tensor) -> Any:
+        source = self.provenance.source_of(tensor)
+        if source is None:
+            self.break_graph("autograd_in_graph", "the gradient of an intermediate tensor is read")
+        return self.provenance.read(tensor.grad, self.provenance.sources.make(source, "slot", "grad"))
 
     def _module_attribute(self, module: types.ModuleType, name: str) -> Any:
         namespace = module.__dict__

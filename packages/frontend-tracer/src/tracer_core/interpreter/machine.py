@@ -177,6 +177,10 @@ class Machine:
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
         raise NotImplementedError
 
+    def same(self, left: Any, right: Any) -> bool:
+        """left is right"""
+        return left is right
+
     def contains(self, item: Any, container: Any) -> bool:
         raise NotImplementedError
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter.attributes import ABSENT, Attributes, has_python
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator
 from tracer_core.provenance import is_constant
@@ -204,6 +205,14 @@ class Operations(Attributes):
             for child in children
         )
 
+    def same(self, left: Any, right: Any) -> bool:
+        if left is right:
+            return True  # reached by two paths, it has a guard that both lead to one object
+        sources = [self.provenance.source_of(value) for value in (left, right)]
+        if all(source is not None and source.root.kind == "state" for source in sources):
+            self.provenance.guard(GuardKind.NOT_SAME, sources[0], sources[1])  # type: ignore[arg-type]
+        return False
+
     def truth(self, value: Any) -> bool:
         if value is True or value is False or value is None:
             return value is True
@@ -256,7 +265,7 @@ class Operations(Attributes):
 
     def _contains_in_sequence(self, item: Any, container: Any) -> bool:
         for other in self.spread(container):
-            if item is other:
+            if self.same(item, other):
                 return True
             if isinstance(item, torch.Tensor) or isinstance(other, torch.Tensor):
                 self.break_graph("data_dependent_branch", "`in` compares tensors")

@@ -70,12 +70,10 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class Portable:
-    """What storing a variant needs beside its text. roots: state items whose identity keys its stamps.
-    grads: requires_grad matters. paths: constant's name -> a source that reaches it without the state.
+    """What storing a variant needs beside its text. roots: state items whose identity keys its stamps. paths: constant's name -> a source that reaches it without the state.
     interpreted: the functions whose bytecode was followed."""
 
     roots: tuple[int, ...]
-    grads: bool
     paths: dict[str, Source]
     interpreted: tuple[types.FunctionType, ...]
     path_constants: tuple[Any, ...]
@@ -258,7 +256,7 @@ class _Generator:
         linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
         exec(compile(text, filename, "exec"), namespace)
         if variant.object_lines:
-            namespace["stamps"] = Stamps(namespace["check"], roots, self.settings[0])
+            namespace["stamps"] = Stamps(namespace["check"], roots)
         guards = tuple(str(guard) for guard in tracer.provenance.guards)
         if enabled("guards"):
             logger("guards").info("%s:\n%s", self.name, "\n".join(f"  {g}" for g in guards))
@@ -282,7 +280,7 @@ class _Generator:
             if source is not None and source.root.kind != "state" and source.base is not None:
                 paths[name] = source
         functions = tuple(self.tracer.interpreted.values())
-        return Portable(roots, self.settings[0], paths, functions, tuple(self.tracer.provenance.constants))
+        return Portable(roots, paths, functions, tuple(self.tracer.provenance.constants))
 
 
 class _Failure:

@@ -48,7 +48,7 @@ def compare_op(m: Machine, f: Frame, arg: str) -> None:
 @opcode("IS_OP")
 def is_op(m: Machine, f: Frame, arg: int) -> None:
     left, right = m.pop_n(f, 2)
-    f.stack.append((left is right) != bool(arg))
+    f.stack.append(m.same(left, right) != bool(arg))
 
 
 @opcode("CONTAINS_OP")

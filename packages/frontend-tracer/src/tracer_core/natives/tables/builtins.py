@@ -18,7 +18,8 @@ from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
 from tracer_core.provenance import is_constant
 
 declare(PURE, [abs, divmod, pow, round, bin, hex, oct, chr, ord, ascii, slice])
-declare(SHALLOW, [callable, id, issubclass, object.__new__])
+declare(SHALLOW, [callable, issubclass, object.__new__])
+breaks("unknown_native", "the address of an object differs between calls", [id])
 breaks("side_effect_native", "it prints or reads", [print, input, builtins.open, builtins.breakpoint])
 breaks("native_python", "code is compiled at run time", [eval, exec, compile, builtins.__build_class__])
 breaks("native_python", "the caller's variables are read", [globals, locals, vars, dir])
