@@ -103,6 +103,30 @@ def test_kernels_of_other_sizes_share_their_text():
     assert artifact.kernels == 2 and artifact.different_kernels == 1
 
 
+@pytest.mark.parametrize("act", [F.gelu, torch.relu, F.silu, torch.tanh])
+def test_our_products_apply_the_activation_themselves(act):
+    x, w, b = torch.randn(3, 4, 256), torch.randn(128, 256), torch.randn(128)
+    v = torch.randn(256, 128)
+
+    def block(x, w, b, v):
+        return F.linear(act(F.linear(x, w, b)), v)
+
+    c = compiled(block, x, w, b, v)
+    assert c.kernels == 0 and c.text.count("run_linear(") == 2
+    torch.testing.assert_close(c(x, w, b, v)[0], block(x, w, b, v), atol=2e-4, rtol=1e-4)
+
+
+def test_an_activation_whose_input_is_read_elsewhere_stays_a_kernel():
+    x, w = torch.randn(12, 256), torch.randn(128, 256)
+    c = compiled(lambda x, w: (F.gelu(F.linear(x, w)) @ w, F.linear(x, w).sum()), x, w)
+    y = compiled(lambda x, w: (lambda h: (F.gelu(h) @ w, h.sum()))(F.linear(x, w)), x, w)
+    h = F.linear(x, w)
+    for got in (c(x, w), y(x, w)):
+        torch.testing.assert_close(got[0], F.gelu(h) @ w, atol=2e-3, rtol=1e-4)
+        torch.testing.assert_close(got[1], h.sum(), atol=2e-2, rtol=1e-4)
+    assert y.kernels == 1
+
+
 def test_every_refusal_has_a_reason():
     c = compiled(lambda x: x.sum(0) + x.sum(1), torch.randn(20, 20))
     assert c.refused() and all(isinstance(reason, str) and reason for reason in c.refused())

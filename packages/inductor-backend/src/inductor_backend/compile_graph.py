@@ -23,6 +23,7 @@ from inductor_backend.loop_ir import printer, verify
 from inductor_backend.loop_ir.nodes import BufferKind, Program
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import InductorOptions, fusion_fuel
+from inductor_backend.schedule.absorb import absorb
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.extern_choice import choose_externs
 from inductor_backend.schedule.fuse import Group, Plan, fuse
@@ -43,6 +44,7 @@ class Compilation:
     sizes: SizeVars
     program: Program = field(default_factory=lambda: Program(""))
     not_inlined: list[tuple[str, str]] = field(default_factory=list)
+    absorbed: list[str] = field(default_factory=list)
     plan: Plan = field(default_factory=lambda: Plan([], []))
     bodies: list[KernelBody | None] = field(default_factory=list)
     kernels: list[KernelText | None] = field(default_factory=list)
@@ -64,6 +66,11 @@ def _lower(c: Compilation) -> None:
 def _inline(c: Compilation) -> None:
     if c.options.inline:
         c.not_inlined = inline(c.program)
+
+
+def _absorb(c: Compilation) -> None:
+    if c.options.fuse:
+        c.absorbed = absorb(c.program, c.sizes)
 
 
 def _fuse(c: Compilation) -> None:
@@ -239,6 +246,7 @@ STAGES = (
         lambda c: verify.program(c.program),
         lambda c: printer.inlined(c.program, c.not_inlined),
     ),
+    Stage("absorb", _absorb, lambda c: verify.program(c.program), lambda c: "\n".join(c.absorbed)),
     Stage("fuse", _fuse, lambda c: verify.plan(c.program, c.plan), lambda c: printer.plan(c.plan)),
     Stage("externs", _externs, None, lambda c: printer.externs(c.program, c.choices)),
     Stage(

@@ -31,21 +31,23 @@ def is_static(node: ExternNode) -> bool:
     )
 
 
+def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
+    """The kernel for one operator call."""
+    if node.fallback or node.unpack or node.kwargs:
+        return aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
+    choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
+    if choice.kind == "own" and not is_static(node):
+        return aten_choice(node.target, "symbolic sizes")
+    return choice
+
+
 def choose_externs(program: Program, sizes: SizeVars) -> dict[str, Choice]:
     """The choice for every extern node; buffers that our kernels fill become ordinary temporaries."""
     chosen: dict[str, Choice] = {}
     for node in program.nodes:
-        if not isinstance(node, ExternNode):
-            continue
-        if node.fallback or node.unpack or node.kwargs:
-            chosen[node.name] = aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
-            continue
-        choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
-        if choice.kind == "own":
-            if not is_static(node):
-                choice = aten_choice(node.target, "symbolic sizes")
-            else:
+        if isinstance(node, ExternNode):
+            chosen[node.name] = choice = choice_of(program, node, sizes)
+            if choice.kind == "own":
                 (name,) = node.writes
                 program.buffers[name].kind = BufferKind.TEMP
-        chosen[node.name] = choice
     return chosen

@@ -24,8 +24,9 @@ COLUMN_TILE = 64
 @dataclass(frozen=True, slots=True)
 class LoopNest:
     """outer, reduced: sizes of the loops, outermost first. place: for each variable of the domain, its
-    loop (outer ones first, then reduced); last: whether it is the fastest of those merged there. column: the index of the outer loop that is vectorised while the
-    reduced loops run outside it (None: the innermost loop is vectorised)."""
+    loop (outer ones first, then reduced); last: whether it is the fastest of those merged there.
+    column: the index of the outer loop that is vectorised while the reduced loops run outside it (None:
+    the innermost loop is vectorised)."""
 
     outer: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
@@ -61,7 +62,9 @@ def _mergeable(first: int, second: int, size: Expr, flats: Sequence[Index]) -> b
     """Every access walks the two loops (outer, inner of `size`) as one."""
     for flat in flats:
         plain = {atom.position for atom in flat.terms if isinstance(atom, Var)}
-        hidden = frozenset().union(*(Index(0, {a: 1}).variables() for a in flat.terms if not isinstance(a, Var)))
+        hidden = frozenset().union(
+            *(Index(0, {a: 1}).variables() for a in flat.terms if not isinstance(a, Var))
+        )
         if first in hidden or second in hidden:
             return False
         if first in plain or second in plain:
@@ -94,7 +97,9 @@ def is_column(program: Program, domain: Domain, nodes: Sequence[LoopNode]) -> bo
         return False
     flats = [
         program.buffers[load.buffer].layout.flat(load.attr[1])
-        for node in nodes for load in node.loads() if any(domain.reduced[p] for p in load.variables)
+        for node in nodes
+        for load in node.loads()
+        if any(domain.reduced[p] for p in load.variables)
     ]
     best = vector_dimension(flats, len(domain.sizes))
     return best is not None and not domain.reduced[best]
@@ -105,7 +110,9 @@ def loop_nest(program: Program, body: KernelBody, sizes: SizeVars, column: bool)
     domain = body.domain
     stores = [
         program.buffers[s.buffers[0]].layout.flat(s.index)
-        for phase in body.phases for s in (*phase.stores, *phase.row) if s.buffers[0] not in body.row_buffers
+        for phase in body.phases
+        for s in (*phase.stores, *phase.row)
+        if s.buffers[0] not in body.row_buffers
     ]
     all_accesses = accesses(program, body) + index_values(body)
     fixed = [*stores, *all_accesses]
@@ -114,7 +121,10 @@ def loop_nest(program: Program, body: KernelBody, sizes: SizeVars, column: bool)
     inner = _ordered([p for p, r in enumerate(domain.reduced) if r], inner_flats, sizes)
     vector: int | None = None
     if column:
-        vector = vector_dimension([f for f in all_accesses if any(domain.reduced[p] for p in f.variables())] or all_accesses, len(domain.sizes))
+        vector = vector_dimension(
+            [f for f in all_accesses if any(domain.reduced[p] for p in f.variables())] or all_accesses,
+            len(domain.sizes),
+        )
         outer = [p for p in outer if p != vector] + ([vector] if vector is not None else [])
     runs_outer = _merged(outer, domain, all_accesses, body, locked=vector)
     runs_inner = _merged(inner, domain, all_accesses, body, locked=None)
