@@ -18,6 +18,7 @@ from inductor_backend.codegen.cpp.kernel import KernelText, KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.wrapper import Step, Wrapper
+from inductor_backend.externs import own
 from inductor_backend.externs.table import Choice
 from inductor_backend.loop_ir import printer, verify
 from inductor_backend.loop_ir.nodes import BufferKind, Program
@@ -291,6 +292,10 @@ def run_stages(c: Compilation, until: str | None = None) -> Compilation:
     return c
 
 
+#: Operators that may become calls of our own products.
+_PRODUCTS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.convolution.default})
+
+
 def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
     options = spec.options if isinstance(spec.options, InductorOptions) else InductorOptions()
     return Compilation(gm, spec, options, SizeVars(spec.sizes))
@@ -298,6 +303,8 @@ def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
 
 def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """Compiles one functional ATen graph. Raises BackendError; VerifyError where a stage broke its rules."""
+    if any(node.target in _PRODUCTS for node in gm.graph.nodes):
+        own.prepare()
     runner = run_stages(start(gm, spec)).runner
     assert runner is not None
     return runner

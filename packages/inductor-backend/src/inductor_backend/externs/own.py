@@ -7,11 +7,15 @@ nothing that the ATen operator would check: `table.best` hands them out only for
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+
+from tracer_core.plugin_api import BackendError
 
 from inductor_backend.runtime.build_cpp import Library, build, load_binary
 
@@ -27,6 +31,18 @@ def library() -> Library:
     if _restored is not None:
         return _restored
     return build([(Path(__file__).parent / "own.cpp").read_text()], name="own_kernels")
+
+
+@functools.cache
+def prepare() -> None:
+    """Starts `library` in the background, once a process: for graphs that will need it, so that its
+    compiler runs beside lowering and beside the graph's own."""
+
+    def work() -> None:
+        with contextlib.suppress(BackendError):  # raised again, and then seen, where the library is used
+            library()
+
+    threading.Thread(target=work, name="inductor own kernels", daemon=True).start()
 
 
 def restore(data: bytes) -> None:
