@@ -96,6 +96,10 @@ class Provenance:
         """What was read at a source (None if nothing was)."""
         return self._read.get(source)
 
+    def objects_of(self, kind: type) -> list[tuple[Source, Any]]:
+        """(source, object) of every object of exactly this type that was read."""
+        return [(s, v) for s, v in self._read.items() if type(v) is kind and self._by_id.get(id(v)) is s]
+
     # -- guards --
 
     def guard(self, kind: GuardKind, source: Source, expected: Any = None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import types
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 from tracer_core import dispatch, events, torch_private
 from tracer_core.captured import CapturedGraph
 from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.guard import Guard, GuardKind
 from tracer_core.guards.stamp import Stamps
 from tracer_core.interpreter.frame import Frame
 from tracer_core.interpreter.tracer import Tracer
@@ -229,6 +231,21 @@ class _Generator:
         for check in size_conditions(tracer.fakes.shape_env, inputs, torch_private.python_text):
             variant.late_lines.append(f"if not ({check}): return MISS")
         self._alias_guards()
+        self._distinct_guards()
+
+    def _distinct_guards(self) -> None:
+        """An object that was changed must not be another one that was read: its change was not seen there."""
+        provenance = self.tracer.provenance
+        for change in self.tracer.effects.changes.values():
+            source = provenance.source_of(change.obj)
+            is_namespace = source.kind == "dict" and source.base is not None
+            holder = provenance.value_at(source.base) if is_namespace else change.obj
+            if holder is None or isinstance(holder, types.ModuleType):
+                continue
+            mine = source.base if is_namespace else source
+            for other, value in provenance.objects_of(type(holder)):
+                if value is not holder:
+                    self.variant.guard(Guard(GuardKind.NOT_SAME, mine, other))
 
     def _alias_guards(self) -> None:
         """A graph that writes to an input was captured for inputs that share no memory with it."""

@@ -1,0 +1,347 @@
+"""Each kind of graph break is triggered by a program, which still gives eager's result."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import tracer_core
+from tests.tracer.twin import same, twin
+from tracer_core.errors import GraphBreakError
+from tracer_core.segments.breaks import BREAKS
+from tracer_core.testing import CaptureCounter
+
+X, Y = torch.randn(3, 4), torch.randn(3, 4)
+SEEN: dict[str, list] = {}
+
+
+def kind(name, *programs):
+    SEEN.setdefault(name, []).extend(programs)
+
+
+def live(x, items=(1, 2)):
+    it = iter(items)
+    print(end="")
+    return x * next(it), [x + v for v in it]
+
+
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+class Sub(torch.Tensor):
+    pass
+
+
+def resized(x):
+    y = x.clone()
+    y.resize_(2, 2)
+    return y + 1
+
+
+def backward(x):
+    w = torch.ones(4, requires_grad=True)
+    (x * w).sum().backward()
+    return w.grad
+
+
+def hidden(x, box=[]):  # noqa: B006
+    return x
+
+
+def opcode(x):
+    def g(x):
+        try:
+            raise ExceptionGroup("g", [ValueError("a")])
+        except* ValueError:
+            x = x + 1
+        return x
+
+    return g(x) * 2
+
+
+def class_set(x):
+    Sub.mark = 3
+    return x * Sub.mark
+
+
+@tracer_core.disable
+def disabled(x):
+    return x * 3
+
+
+def requested(x):
+    x = x + 1
+    tracer_core.graph_break()
+    return x * 2
+
+
+def generator_kept(x):
+    g = (x * i for i in range(3))
+    first = next(g)
+    print(end="")
+    return first, next(g)
+
+
+def outside(x):
+    return torch.ops.aten.add.Tensor(x, torch.from_numpy(np.ones(4, dtype="float32")))
+
+
+kind("data_dependent_branch", lambda x: x + 1 if x.sum() > 0 else x - 1, lambda x: x * 2 if (x * 0).any() else x)
+kind("data_dependent_value", lambda x: x * x.sum().item(), lambda x: (x + 1).tolist(), lambda x: np.cumsum(x.numpy()),
+     lambda x: float(x[0, 0]), lambda x: f"{x.sum()}", lambda x: torch.from_numpy(x.numpy() + 1) * 2)  # fmt: skip
+kind("data_dependent_shape", lambda x: x[x > 0] * 2, lambda x: torch.nonzero(x) + 1)
+kind("unknown_native", lambda x: x + np.float64(2.0).item(), lambda x: x * len(memoryview(b"abc")))
+kind("native_python", lambda x: (x + 1, __import__("copy").deepcopy([1])), lambda x: x * eval("2"))
+kind("side_effect_native", lambda x: (print(end=""), x + 1)[1], lambda x: (warnings.warn("w", stacklevel=1), x)[1])
+kind("disabled", lambda x: disabled(x + 1) * 2)
+kind("requested", requested)
+kind("live_iterator", live)
+kind("unsupported_opcode", opcode)
+kind("unsupported_mutation", class_set)
+kind("unsupported_value", generator_kept)
+kind("tensor_subclass", lambda x: x.as_subclass(Sub).as_subclass(torch.Tensor) + 1, lambda x: Sub([1.0]).sum() + x)
+kind("tensor_metadata_mutation", resized)
+kind("autograd_in_graph", backward)
+kind("higher_order", lambda x: Scale.apply(x), lambda x: torch.func.vmap(torch.sin)(x),
+     lambda x: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False))  # fmt: skip
+
+#: Kinds that user code reaches only through a limit or a fault of torch; each with the reason it has no program.
+ELSEWHERE = {
+    "step_limit": "takes minutes: test_step_limit lowers the limit",
+    "operator_failed": "test_operator_failed",
+    "real_tensor_in_trace": "test_real_tensor_in_trace",
+}
+CASES = [pytest.param(name, i, id=f"{name}-{i}") for name, programs in SEEN.items() for i in range(len(programs))]
+
+
+@pytest.mark.parametrize(("name", "number"), CASES)
+@pytest.mark.filterwarnings("ignore")
+def test_kind(name, number):
+    seen = same(SEEN[name][number], (X,), (Y,), (X,), breaks=None)
+    assert name in {kind for kind, _, _ in seen.counter.breaks}, seen.counter.breaks
+    assert all(reason and location for _, reason, location in seen.counter.breaks)
+
+
+def test_every_kind_has_a_program():
+    assert set(BREAKS) - set(SEEN) - set(ELSEWHERE) == set()
+
+
+def test_step_limit(monkeypatch):
+    from tracer_core.interpreter import tracer
+
+    monkeypatch.setattr(tracer, "_STEP_LIMIT", 200)
+
+    def f(x):
+        for _ in range(100):
+            x = x + 1
+        return x
+
+    seen = same(f, (X,), breaks=None)
+    assert "step_limit" in {kind for kind, _, _ in seen.counter.breaks}
+
+
+def test_operator_failed():
+    lib = torch.library.Library("tracer_tests", "FRAGMENT")
+    lib.define("no_fake(Tensor x) -> Tensor")
+    lib.impl("no_fake", lambda x: x + 1, "CPU")
+    seen = same(lambda x: torch.ops.tracer_tests.no_fake(x) * 2, (X,), (Y,), breaks=None)
+    assert "operator_failed" in {kind for kind, _, _ in seen.counter.breaks}
+
+
+def test_real_tensor_in_trace():
+    seen = same(lambda x: x + torch.frombuffer(bytearray(16), dtype=torch.float32), (X,), breaks=None)
+    assert seen.counter.breaks
+
+
+def test_break_in_nested_inlined_calls():
+    def g(x):
+        y = x * 2
+        print(end="")
+        return y + 1
+
+    def h(x):
+        return g(x + 1) * 3
+
+    same(lambda x: h(x) - 1, (X,), (Y,), breaks=1, graphs=2)
+
+
+def test_break_inside_with():
+    class Log:
+        entries = []
+
+        def __enter__(self):
+            self.n = 1
+
+        def __exit__(self, *a):
+            self.n = 2
+
+    def f(x):
+        m = Log()
+        with m:
+            x = x + 1
+            print(end="")
+            x = x * 2
+        return x, m.n
+
+    same(f, (X,), (Y,), breaks=1, graphs=2)
+
+
+def test_break_inside_no_grad():
+    p = torch.ones(4, requires_grad=True)
+
+    def f(x):
+        with torch.no_grad():
+            y = x * p
+            print(end="")
+            z = y * p
+        return y, z, x * p
+
+    same(f, (X,), (Y,), breaks=1)
+
+
+def test_break_inside_try():
+    def f(x, n):
+        try:
+            x = x + 1
+            print(end="")
+            if n:
+                raise ValueError("x")
+            x = x * 2
+        except ValueError as error:
+            return x, str(error)
+        finally:
+            x = x * 3
+        return x
+
+    same(f, (X, 0), (X, 1), (X, 0), breaks=None)
+
+
+def test_break_raises_and_is_caught():
+    def f(x):
+        try:
+            x = x + 1
+            int("no number")
+            open("/nonexistent/file")
+        except ValueError:
+            try:
+                open("/nonexistent/file")
+            except FileNotFoundError:
+                return x * 2
+
+    same(f, (X,), (Y,), breaks=None)
+
+
+def test_break_inside_generator():
+    def gen(x):
+        yield x + 1
+        print(end="")
+        yield x * 2
+
+    same(lambda x: [v + 1 for v in gen(x)], (X,), (Y,), breaks=None)
+
+
+def test_loop_with_break_inside():
+    def f(x):
+        for i in range(4):
+            x = x + i
+            print(end="")
+        return x * 2
+
+    same(f, (X,), (Y,), breaks=None)
+
+
+def test_data_dependent_while():
+    def f(x):
+        n = 0
+        while x.sum() < 10:
+            x = x + 1
+            n += 1
+        return x, n
+
+    same(f, (X,), (Y,), breaks=None)
+
+
+def test_break_inside_comprehension_and_callback():
+    def f(x):
+        a = [(x + i).sum().item() > 0 for i in range(3)]
+        b = sorted([3, 1, 2], key=lambda i: (x * i).sum().item())
+        return x * 2, a, b
+
+    same(f, (X,), (Y,), breaks=None)
+
+
+def test_mutation_across_breaks():
+    def make():
+        log = []
+
+        def f(x):
+            log.append("before")
+            y = x + 1
+            print(end="")
+            log.append(y)
+            return y * len(log)
+
+        return f, log
+
+    twin(make, (X,), (Y,), breaks=None)
+
+
+def test_aliasing_across_breaks():
+    def f(x):
+        a = [x + 1]
+        b = a
+        print(end="")
+        b.append(a[0] * 2)
+        return a, b is a
+
+    same(f, (X,), (Y,), breaks=1)
+
+
+def test_view_across_breaks():
+    def f(x):
+        y = x + 1
+        v = y[0]
+        print(end="")
+        v.zero_()
+        return y, v
+
+    same(f, (X,), (Y,), breaks=1)
+
+
+@contextlib.contextmanager
+def _raises_at(text):
+    with pytest.raises(GraphBreakError) as info:
+        yield
+    assert text in str(info.value)
+
+
+def test_fullgraph_names_the_users_line():
+    def f(x):
+        if x.sum() < 0:
+            return x - 1
+        return x + 1
+
+    compiled = tracer_core.compile(f, backend="eager", fullgraph=True)
+    with _raises_at(f"{__file__}:{f.__code__.co_firstlineno + 1}"):
+        compiled(X)
+
+
+def test_location_is_the_users_line():
+    def f(x):
+        x = x + 1
+        return x * x.sum().item()
+
+    with CaptureCounter() as counter:
+        tracer_core.compile(f, backend="eager")(X)
+    assert counter.breaks[0][2].startswith(f"{__file__}:{f.__code__.co_firstlineno + 2}")
