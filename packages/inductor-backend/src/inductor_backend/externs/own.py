@@ -23,6 +23,7 @@ from inductor_backend.runtime.build_cpp import Library, build, load_binary
 POSTS = {"none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
 
 _NK, _KN = 0, 1
+_BUILDING = threading.Lock()
 
 
 @functools.cache
@@ -30,7 +31,8 @@ def library() -> Library:
     """The compiled own.cpp (built once a machine, then found in the cache)."""
     if _restored is not None:
         return _restored
-    return build([(Path(__file__).parent / "own.cpp").read_text()], name="own_kernels")
+    with _BUILDING:  # who comes second finds it in the cache
+        return build([(Path(__file__).parent / "own.cpp").read_text()], name="own_kernels")
 
 
 @functools.cache

@@ -304,6 +304,7 @@ def _compile(sources: Sequence[str], tools: Toolchain, directory: Path, name: st
             else:
                 new[kept] = made
                 jobs.append(([*base, str(source), "-o", str(made)], source))
+        jobs.sort(key=lambda job: job[1].stat().st_size, reverse=True)  # the longest first
         _run_all(jobs, directory, name)
         for kept, made in new.items():
             _write_entry(kept, made.read_bytes())
