@@ -98,7 +98,7 @@ def outside(x):
 
 
 kind("data_dependent_branch", lambda x: x + 1 if x.sum() > 0 else x - 1, lambda x: x * 2 if (x * 0).any() else x)
-kind("data_dependent_value", lambda x: x * x.sum().item(), lambda x: (x + 1).tolist(), lambda x: np.cumsum(x.numpy()),
+kind("data_dependent_value", lambda x: x * x.sum().item(), lambda x: (x + 1).tolist(), lambda x: float(np.cumsum(x.numpy())[-1]),
      lambda x: float(x[0, 0]), lambda x: f"{x.sum()}", lambda x: torch.from_numpy(x.numpy() + 1) * 2)  # fmt: skip
 kind("data_dependent_shape", lambda x: x[x > 0] * 2, lambda x: torch.nonzero(x) + 1)
 kind("unknown_native", lambda x: x + np.float64(2.0).item(), lambda x: x * len(memoryview(b"abc")))
@@ -113,8 +113,8 @@ kind("unsupported_value", generator_kept)
 kind("tensor_subclass", lambda x: x.as_subclass(Sub).as_subclass(torch.Tensor) + 1, lambda x: Sub([1.0]).sum() + x)
 kind("tensor_metadata_mutation", resized)
 kind("autograd_in_graph", backward)
-kind("higher_order", lambda x: Scale.apply(x), lambda x: torch.func.vmap(torch.sin)(x),
-     lambda x: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False))  # fmt: skip
+kind("higher_order", lambda x: Scale.apply(x), lambda x: torch.func.vmap(torch.sin)(x))
+kind("disabled", lambda x: torch.utils.checkpoint.checkpoint(torch.sin, x, use_reentrant=False))
 
 #: Kinds that user code reaches only through a limit or a fault of torch; each with the reason it has no program.
 ELSEWHERE = {

@@ -8,6 +8,7 @@ references to one object stay two references to one object; cycles through mutab
 from __future__ import annotations
 
 import collections
+import gc
 import types
 from collections.abc import Callable
 from typing import Any
@@ -111,6 +112,11 @@ class Rebuilder:
     def _deque(self, obj: Any) -> str:
         return self._new(obj, f"{self._constant(type(obj))}([{self._items(obj)}], {obj.maxlen!r})")
 
+    def _view(self, obj: Any) -> str:
+        """A dictionary's keys(), values() or items()."""
+        (mapping,) = (referent for referent in gc.get_referents(obj) if isinstance(referent, dict))
+        return self._new(obj, f"{self.value(mapping)}.{_VIEWS[type(obj)]}()")
+
     def _slice(self, obj: slice) -> str:
         return f"slice({self._items((obj.start, obj.stop, obj.step))})"
 
@@ -195,6 +201,11 @@ class Rebuilder:
             self.lines.append(f"object.__setattr__({name}, {key!r}, {self.value(value)})")
 
 
+_VIEWS: dict[type, str] = {
+    type(getattr(kind(), name)()): name
+    for kind in (dict, collections.OrderedDict)
+    for name in ("keys", "values", "items")
+}
 _POSITIONED = (type(iter([])), type(reversed([])))
 
 
@@ -216,4 +227,5 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     types.BuiltinFunctionType: Rebuilder._bound_builtin,
     types.MethodWrapperType: Rebuilder._bound_builtin,
     super: Rebuilder._super,
+    **dict.fromkeys(_VIEWS, Rebuilder._view),
 }

@@ -7,6 +7,7 @@ a call that native code made turns into a break before that native call (`Restar
 
 from __future__ import annotations
 
+import array
 import collections
 import enum
 import functools
@@ -247,6 +248,8 @@ class Calls(Operations):
                 continue
             elif isinstance(value, _PRIMITIVES) and not isinstance(value, enum.Enum) and not self.is_fresh(value):
                 self.break_graph("unsupported_value", f"native code reads a {type(value).__name__}, a subclass of a number or text")
+            elif _is_opaque_data(value) and not self.is_fresh(value):
+                self.break_graph("unsupported_value", f"native code reads the contents of a {type(value).__name__}")
             elif isinstance(value, HOST_ITERATORS):
                 self.break_graph("unknown_native", "native code is handed a generator")
 
@@ -404,6 +407,11 @@ class Calls(Operations):
         else:
             first = self.load(frame, 0)
         return super(owner, first)
+
+
+def _is_opaque_data(value: Any) -> bool:
+    """Whether an object holds data that no guard can describe: arrays and buffers."""
+    return isinstance(value, (bytearray, memoryview, array.array)) or type(value).__module__.partition(".")[0] == "numpy"
 
 
 def _next(tracer: Calls, iterator: Any) -> Any:

@@ -33,6 +33,7 @@ _NATIVE_MODULES = frozenset(
 #: Packages whose Python code ends the graph, with the kind of break.
 _BREAK_PACKAGES: dict[str, str] = {
     "torch.autograd": "autograd_in_graph",
+    "torch.autograd.function": "higher_order",
     "torch._functorch": "higher_order",
     "torch.func": "higher_order",
     "torch.utils.checkpoint": "higher_order",

@@ -118,7 +118,7 @@ class Recorder:
             raise Break("data_dependent_value", f"{_name(func)}: {error}") from None
         except self.shapes_needed as error:
             raise Break("data_dependent_shape", f"{_name(func)}: {error}") from None
-        except (NotImplementedError, torch._subclasses.fake_tensor.UnsupportedFakeTensorException) as error:
+        except (NotImplementedError, *_NO_FAKE) as error:
             raise Break("operator_failed", f"{_name(func)}: {error}") from None
         written = func in _WRITING_OPERATORS or any(
             now is None or now != then for now, then in zip(map(writes, given), before, strict=True)
@@ -261,6 +261,11 @@ class _Mode(TorchFunctionMode):
         return self.recorder.call(func, args, kwargs or {})
 
 
+#: What a fake tensor raises for an operator that it cannot stand in for.
+_NO_FAKE = (
+    torch._subclasses.fake_tensor.UnsupportedFakeTensorException,
+    torch._subclasses.fake_tensor.UnsupportedOperatorException,
+)
 #: Functions that return nothing but must stay in the graph.
 _EFFECT_ONLY = frozenset({"_assert", "_assert_async", "_check"})
 

@@ -75,10 +75,6 @@ BREAKS: dict[str, BreakDoc] = {
     "operator_failed": BreakDoc(
         "an operator could not be run on fake tensors", "check its arguments; it may be unsupported by FakeTensor"
     ),
-    "opaque_call": BreakDoc(
-        "a break happened inside a call made by native code, which can only be run whole",
-        "see the inner reason",
-    ),
     "step_limit": BreakDoc("the trace is longer than the limit", "compile a smaller function"),
 }
 
