@@ -20,6 +20,7 @@ BACKEND = Backend(
     devices=frozenset({"cpu"}),
     modes=MappingProxyType({"default": "fused kernels, operators as PyTorch has them"}),
     options="inductor_backend.options:InductorOptions",
+    supports="inductor_backend.supports:supports",
     check="inductor_backend.toolchain_check:check",
     serialize="inductor_backend.serialize:serialize",
     deserialize="inductor_backend.serialize:deserialize",

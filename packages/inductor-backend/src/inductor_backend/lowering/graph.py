@@ -61,7 +61,7 @@ class GraphLowering:
     def _tensor(self, name: str, fake: torch.Tensor) -> Buffer:
         if fake.layout != torch.strided or fake.device.type != "cpu":
             raise unsupported("lower", f"a tensor of layout {fake.layout} on {fake.device}", self.ctx.node)
-        if fake.dtype.is_complex or fake.is_quantized:
+        if fake.is_quantized:
             raise unsupported("lower", f"an input of dtype {fake.dtype}", self.ctx.node)
         layout = Layout(self.sizes.exprs(fake.shape), self.sizes.exprs(fake.stride()))
         buffer = Buffer(name, fake.dtype, layout, BufferKind.INPUT)

@@ -1,0 +1,63 @@
+"""Which graph nodes this backend takes; the core runs the others eagerly and says so once.
+
+In: a node of an ATen graph. Out: None, or the reason why not. What always holds: a node that passes has a
+lowering or is on the fallback table, and loops never see complex, quantised or sparse tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
+from inductor_backend.codegen.cpp.expressions import MEMORY_TYPES
+from inductor_backend.externs.fallbacks import FALLBACKS
+from inductor_backend.lowering.registry import LOWERINGS, aten
+
+
+def _tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
+    """The fake tensors that a node reads and makes."""
+    for item in (node, *node.all_input_nodes):
+        value = item.meta.get("val")
+        for part in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(part, torch.Tensor):
+                yield part
+
+
+def _boolean_mask(node: torch.fx.Node) -> str | None:
+    masks = [item.meta["val"] for item in node.args[1] if isinstance(item, torch.fx.Node)]  # type: ignore[union-attr]
+    if any(mask.dtype in (torch.bool, torch.uint8) for mask in masks):
+        return "indexing with a boolean mask: the size depends on data"
+    return None
+
+
+def _ceil_mode(node: torch.fx.Node) -> str | None:
+    ceil = node.args[4] if len(node.args) > 4 else node.kwargs.get("ceil_mode", False)
+    return "average pooling with ceil_mode=True is not built" if ceil else None
+
+
+#: What some lowerings do not take, by operator.
+LIMITS: dict[Any, Callable[[torch.fx.Node], str | None]] = {
+    aten.index.Tensor: _boolean_mask,
+    aten._unsafe_index.Tensor: _boolean_mask,
+    aten.avg_pool2d.default: _ceil_mode,
+    aten.avg_pool3d.default: _ceil_mode,
+}
+
+
+def supports(node: torch.fx.Node) -> str | None:
+    """None where the node can be compiled, else why not."""
+    if node.op != "call_function" or isinstance(node.meta.get("val"), (int, torch.SymInt)):
+        return None
+    for tensor in _tensors(node):
+        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+            return f"a tensor of layout {tensor.layout} on {tensor.device}"
+        if tensor.dtype not in MEMORY_TYPES and node.target not in FALLBACKS:
+            return f"dtype {tensor.dtype}"
+    if node.target in LIMITS:
+        return LIMITS[node.target](node)
+    if node.target in LOWERINGS or node.target in FALLBACKS or node.target is aten.copy_.default:
+        return None
+    return f"{node.target} has neither a lowering nor a place on the fallback table"
