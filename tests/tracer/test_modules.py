@@ -123,6 +123,23 @@ def test_multihead_attention():
     same(lambda q: m(q, q, q), (x,), (x * 2,))
 
 
+@pytest.mark.parametrize("train", [True, False])
+def test_encoder_layer_without_grad(train):
+    def build():
+        torch.manual_seed(1)
+        made = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).train(train)
+        return made, made
+
+    with torch.no_grad():
+        twin(build, (torch.randn(2, 3, 4),), (torch.randn(2, 3, 4),), breaks=0)
+
+
+def test_attention_without_grad():
+    m = nn.MultiheadAttention(4, 2, batch_first=True).eval()
+    with torch.no_grad():
+        same(lambda q: m(q, q, q, need_weights=False), (torch.randn(2, 3, 4),), (torch.randn(2, 3, 4),), graphs=1)
+
+
 def test_gradients():
     def grads(fn, m, x):
         m.zero_grad()

@@ -123,6 +123,8 @@ class Recorder:
         written = func in _WRITING_OPERATORS or any(
             now is None or now != then for now, then in zip(map(writes, given), before, strict=True)
         )
+        if func is torch._native_multi_head_attention:
+            result = _without_weights(result, args, kwargs)
         return self._record(func, fake_args, fake_kwargs, result, written)
 
     def _to_fake(self, tensor: torch.Tensor) -> Any:
@@ -276,6 +278,12 @@ def _first(graph: torch.fx.Graph) -> torch.fx.Node:
 
 def _name(func: Any) -> str:
     return getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or str(func)
+
+
+def _without_weights(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The operator returns None for weights that nobody asked for; its fake returns a tensor all the same."""
+    needed = kwargs.get("need_weights", args[10] if len(args) > 10 else True)
+    return result if needed else (result[0], None)
 
 
 def _target(func: Any, args: Any) -> tuple[str, Any, Any]:

@@ -56,6 +56,12 @@ def _is_tracing_state(args: list[Any], kwargs: dict[str, Any]) -> bool:
     return not args and not kwargs
 
 
+@special(torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack)
+def mode_count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+    """Nothing is traced under somebody else's modes, and every segment guards that."""
+    return 0
+
+
 @special(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 def is_compiling(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
     """What libraries ask to choose code that a tracer follows."""
