@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import linecache
 import types
-import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,6 @@ import torch
 
 from tracer_core import dispatch, events, torch_private
 from tracer_core.captured import CapturedGraph
-from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.guard import Guard, GuardKind
 from tracer_core.guards.stamp import Stamps
 from tracer_core.interpreter.frame import Frame

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from typing import Any
 
 from tracer_core.interpreter.code import opcode
 from tracer_core.interpreter.frame import NULL, Frame
