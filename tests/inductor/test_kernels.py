@@ -169,3 +169,16 @@ def test_one_kernel_serves_three_batch_sizes(name):
         for ours, eager in zip(c(x), expected, strict=True):
             assert ours.stride() == eager.stride()
             torch.testing.assert_close(ours, eager, atol=3e-5, rtol=1e-5)
+
+
+def test_our_product_serves_every_batch_size():
+    w, b = torch.randn(128, 256), torch.randn(128)
+
+    def block(x):
+        return F.layer_norm(F.gelu(F.linear(x, w, b)), (128,))
+
+    c = compiled(block, torch.randn(12, 256), dynamic=True)
+    assert c.text.count("run_linear(") == 1
+    for rows in (3, 12, 100):
+        x = torch.randn(rows, 256)
+        torch.testing.assert_close(c(x)[0], block(x), atol=1e-4, rtol=1e-4)

@@ -26,7 +26,9 @@ def densenet():
 def bert():
     from transformers import BertConfig, BertModel
 
-    config = BertConfig(hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256, vocab_size=100)
+    config = BertConfig(
+        hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256, vocab_size=100
+    )
     return BertModel(config), (torch.randint(0, 100, (2, 9)),)
 
 
@@ -74,7 +76,9 @@ def test_training_mode_updates_the_statistics_of_batch_norm():
         eager = twin(*inputs)
     torch.testing.assert_close(ours, eager, atol=1e-4, rtol=1e-4)
     for (name, mine), theirs in zip(model.named_buffers(), twin.buffers(), strict=True):
-        torch.testing.assert_close(mine, theirs, atol=1e-4, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(
+            mine, theirs, atol=1e-4, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
+        )
     assert model.bn1.num_batches_tracked.item() == 1
 
 

@@ -144,7 +144,12 @@ PROGRAMS = {
     "linear": (lambda x, y, b: F.linear(x, y, b).relu(), R(2, 5, 6), R(7, 6), R(7)),
     "large linear": (lambda x, y, b: F.gelu(F.linear(x, y, b)), R(12, 256), R(128, 256), R(128)),
     "product as result": (lambda x, y: F.linear(x, y), R(2, 6, 256), R(128, 256)),
-    "two layers": (lambda x, y, b: F.linear(F.gelu(F.linear(x, y, b)), y.t()) + 1, R(2, 12, 256) / 16, R(128, 256) / 16, R(128)),
+    "two layers": (
+        lambda x, y, b: F.linear(F.gelu(F.linear(x, y, b)), y.t()) + 1,
+        R(2, 12, 256) / 16,
+        R(128, 256) / 16,
+        R(128),
+    ),
     "linear of an input's slice": (lambda x, y: F.linear(x[:, 8:264], y), R(12, 300), R(128, 256)),
     "matmul of a flip": (lambda x, y: x.flip(1) @ y.flip(0), R(5, 6), R(6, 7)),
     "bmm": (lambda x, y: torch.bmm(x, y.transpose(1, 2)), R(3, 5, 6), R(3, 8, 6)),

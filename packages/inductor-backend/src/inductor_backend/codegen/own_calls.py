@@ -1,19 +1,25 @@
 """Calls of our own products with every size known: straight to the compiled function.
 
 In: an extern node whose choice is "own". Out: the text of one launcher call. What always holds: arguments
-are in the order of `externs.own`'s launchers (``run_linear``, ``run_convolution``), sizes are literals.
+are in the order of `externs.own`'s launchers (``run_linear``, ``run_convolution``); sizes are literals, or
+expressions over the call's symbols.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from inductor_backend.codegen.cpp.expressions import size_expression
 from inductor_backend.externs.own import POSTS, form
 from inductor_backend.externs.table import Operand, _is_last_only
 from inductor_backend.index_expr import Expr
 from inductor_backend.loop_ir.nodes import ExternNode, Layout, Program, Strided
 
 Address = Callable[[Strided], str]
+
+
+def _text(number: str | Expr) -> str:
+    return number if isinstance(number, str) else size_expression(number, "python")
 
 
 def _linear(
@@ -40,7 +46,7 @@ def _linear(
         residual.layout.strides[0] if residual else 0,
         POSTS[post],
     ]
-    return f"run_linear({', '.join(map(str, numbers))})"
+    return f"run_linear({', '.join(map(_text, numbers))})"
 
 
 def _last(layout: Layout, program: Program, tensor: Strided) -> int:
@@ -82,7 +88,7 @@ def _convolution(
         *flags,
         int(direct),
     ]
-    return f"run_convolution({', '.join(map(str, numbers))})"
+    return f"run_convolution({', '.join(map(_text, numbers))})"
 
 
 #: operator name -> (launcher, its definition in the module, text of a call)

@@ -81,7 +81,9 @@ def _redirect(program: Program, old: str, new: Buffer) -> None:
     def on_load(found: Value, index: tuple[Index, ...]) -> Value | None:
         if found.buffer != old:
             return None
-        return make(found.name, *found.args, attr=(new.name, reshape(new.layout.sizes, sizes, index), new.dtype))
+        return make(
+            found.name, *found.args, attr=(new.name, reshape(new.layout.sizes, sizes, index), new.dtype)
+        )
 
     for place, node in enumerate(program.nodes):
         if old not in node.reads():
@@ -91,7 +93,8 @@ def _redirect(program: Program, old: str, new: Buffer) -> None:
             continue
         rewrite = Rewriter(None, on_load)
         stores = tuple(
-            replace(s, index=tuple(rewrite.index(i) for i in s.index), value=rewrite(s.value)) for s in node.stores
+            replace(s, index=tuple(rewrite.index(i) for i in s.index), value=rewrite(s.value))
+            for s in node.stores
         )
         program.nodes[place] = replace(node, stores=stores)
 
@@ -105,4 +108,6 @@ def _with_operand(node: ExternNode, old: str, new: str) -> ExternNode:
         return value
 
     kwargs = {name: renamed(value) for name, value in node.kwargs.items()}
-    return replace(node, args=tuple(renamed(v) for v in node.args), kwargs=kwargs, residual=renamed(node.residual))
+    return replace(
+        node, args=tuple(renamed(v) for v in node.args), kwargs=kwargs, residual=renamed(node.residual)
+    )

@@ -9,9 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from inductor_backend.externs.table import Choice, Operand, aten_choice, best
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, Program, Strided
 from inductor_backend.size_vars import SizeVars
+
+
+#: Products whose call may have symbolic sizes: no choice of form depends on them.
+SYMBOLIC = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
 
 
 def _operand(program: Program, value: Any) -> Any:
@@ -36,8 +42,8 @@ def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
     if node.fallback or node.unpack or node.kwargs:
         return aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
     choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
-    if choice.kind == "own" and not is_static(node):
-        return aten_choice(node.target, "symbolic sizes")
+    if choice.kind == "own" and node.target not in SYMBOLIC and not is_static(node):
+        return aten_choice(node.target, "a convolution of symbolic sizes")
     return choice
 
 
