@@ -23,7 +23,7 @@ from tracer_core.interpreter.real import RealMachine
 from tracer_core.interpreter.tracer import Tracer
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig, env
-from tracer_core.segments.breaks import BREAKS, Break
+from tracer_core.segments.breaks import BREAKS, Break, RunNatively
 from tracer_core.segments.capture import Abandoned, BreakRecord, Captured, UserError, capture
 from tracer_core.segments.segment import MISS, Segment, Suspended, flatten, frames_of
 from tracer_core.stages import recording
@@ -101,19 +101,27 @@ class CompiledFunction:
                 return tracer.start(self.function, unread[: len(args)], named)
 
             attempt = self._capture(segment, start, state)
-        if attempt is None:
-            return self.function(*args, **kwargs)
-        return self._run_new(attempt, state)
+        result = MISS if attempt is None else self._first_run(segment, attempt, state)
+        if result is MISS:
+            return self._natively(segment, lambda: self.function(*args, **kwargs))
+        return self._drive(result) if type(result) is Suspended else result
 
-    def _run_new(self, attempt: Callable[[Any], Any], state: Any) -> Any:
+    def _first_run(self, segment: Segment, attempt: Callable[[Any], Any], state: Any) -> Any:
+        """A fresh variant must accept the call that it was captured from; one that does not is dropped."""
         result = attempt(state)
         if result is MISS:
             record = self.records[-1]
-            raise TracerError(
-                f"{record.name}: a fresh variant does not accept the call that it was captured from: "
-                f"{record.check_first(state)}"
-            )
-        return self._drive(result) if type(result) is Suspended else result
+            segment.variants.remove(attempt)
+            self._give_up(segment, f"{record.name} does not accept its own call: {record.check_first(state)}")
+        return result
+
+    def _natively(self, segment: Segment, run: Callable[[], Any]) -> Any:
+        """Runs the program itself. Where it succeeds although its trace raised, the tracer is at fault."""
+        raised, segment.raised = segment.raised, None
+        result = run()
+        if raised is not None:
+            self._give_up(segment, f"tracing it raised {raised!r}, which running it does not", raised)
+        return result
 
     # -- later segments --
 
@@ -152,11 +160,9 @@ class CompiledFunction:
                 return tracer.start_inside(layouts, state)
 
             captured = self._capture(segment, start, state)
-        if captured is None:
-            return RealMachine().finish(frames)
-        result = captured(state)
+        result = MISS if captured is None else self._first_run(segment, captured, state)
         if result is MISS:
-            raise TracerError(f"a fresh variant misses: {self.records[-1].check_first(state)}")
+            return self._natively(segment, lambda: RealMachine().finish(frames))
         return result
 
     # -- capturing --
@@ -171,17 +177,20 @@ class CompiledFunction:
         try:
             with recording(self):
                 record = capture(start, state, self.config, segment.seen, name)
-        except UserError:
+        except UserError as error:
+            segment.raised = None if isinstance(error.__cause__, RunNatively) else error.__cause__
             return None
         except Abandoned as error:
-            return self._give_up(segment, str(error))
+            self._give_up(segment, str(error))
+            return None
         except (TracerError, KeyboardInterrupt):
             raise
         except Exception as error:
             if env().strict:
                 raise
             logger().warning("internal error while tracing %s: %r", _name(self.function), error, exc_info=True)
-            return self._give_up(segment, f"internal error: {error!r}")
+            self._give_up(segment, f"internal error: {error!r}")
+            return None
         finally:
             _tracing = previous
         self._note(record)
@@ -190,9 +199,9 @@ class CompiledFunction:
         segment.variants.append(record.attempt)
         return record.attempt
 
-    def _give_up(self, segment: Segment, reason: str) -> None:
+    def _give_up(self, segment: Segment, reason: str, cause: BaseException | None = None) -> None:
         if env().strict:
-            raise TracerError(f"{_name(self.function)} cannot be captured: {reason}")
+            raise TracerError(f"{_name(self.function)} cannot be captured: {reason}") from cause
         segment.limit_hit = True
         self.abandoned.append(reason)
         logger().warning("%s runs natively: %s", _name(self.function), reason)

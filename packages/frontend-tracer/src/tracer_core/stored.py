@@ -354,6 +354,14 @@ class _Describer:
         ]
 
 
+def _collection(describer: _Describer, obj: Any) -> Any:
+    literal = _literal(describer, obj)
+    if literal is not None:
+        return literal
+    kind = type(obj).__name__
+    return {"members": [kind, [describer.describe(one) for one in obj]]} if isinstance(obj, (list, set)) else None
+
+
 def _literal(_: Any, obj: Any) -> Any:
     text = repr(obj)
     try:
@@ -374,7 +382,8 @@ _DESCRIBE: dict[Any, Callable[[_Describer, Any], Any]] = {
     torch.Size: lambda d, obj: {"size": list(obj)},
     types.CodeType: lambda d, obj: d.code(obj),
     enum.Enum: lambda d, obj: {"enum": [d.describe(type(obj)), obj.name]},
-    (list, set, frozenset, float, complex, range): _literal,
+    (list, set): _collection,
+    (frozenset, float, complex, range, str, int, bytes): _literal,
     dict: lambda d, obj: d.namespace(obj),
     types.FunctionType: lambda d, obj: {"alias_groups": True} if obj is alias_groups else None,
 }
@@ -440,6 +449,7 @@ _FIND: dict[str, Callable[[_Finder, Any], Any]] = {
     "code": lambda f, value: f.find(value).__code__,
     "enum": lambda f, value: f.find(value[0])[value[1]],
     "literal": lambda f, value: ast.literal_eval(value),
+    "members": lambda f, value: {"list": list, "set": set}[value[0]](map(f.find, value[1])),
     "globals": lambda f, value: importlib.import_module(value).__dict__,
     "globals_of": lambda f, value: f.find(value).__globals__,
     "alias_groups": lambda f, value: alias_groups,

@@ -117,6 +117,18 @@ def _tensor(guard: Guard, value: str, constant: Callable[[Any], str], fetch: Cal
     return " and ".join(parts)
 
 
+def _keys(guard: Guard, value: str, constant: Callable[[Any], str]) -> str:
+    """The keys of a dict in order, or the members of a set, with their types (1 is no True)."""
+    expected = guard.expected
+    kind = list if isinstance(expected, list) else set
+    held = f"list({value})" if kind is list else value
+    text = f"{held} == {constant(expected)}"
+    types = kind(map(type, expected))
+    if set(types) <= {str}:
+        return text
+    return f"{text} and {kind.__name__}(map(type, {value})) == {constant(types)}"
+
+
 _CHECKS: dict[GuardKind, Callable[..., str]] = {
     GuardKind.TYPE: lambda g, v, c, f: f"type({v}) is {c(g.expected)}",
     GuardKind.EQ: lambda g, v, c, f: equality(v, g.expected, c),
@@ -124,9 +136,7 @@ _CHECKS: dict[GuardKind, Callable[..., str]] = {
     GuardKind.SAME: lambda g, v, c, f: f"{v} is {f(g.expected)}",
     GuardKind.NOT_SAME: lambda g, v, c, f: f"{v} is not {f(g.expected)}",
     GuardKind.LEN: lambda g, v, c, f: f"len({v}) == {g.expected}",
-    GuardKind.KEYS: lambda g, v, c, f: (
-        f"list({v}) == {c(g.expected)}" if isinstance(g.expected, list) else f"{v} == {c(g.expected)}"
-    ),
+    GuardKind.KEYS: lambda g, v, c, f: _keys(g, v, c),
     GuardKind.HAS_NOT: lambda g, v, c, f: f"{g.expected!r} not in {v}",
     GuardKind.EMPTY: lambda g, v, c, f: f"not {v}",
     GuardKind.TENSOR: _tensor,

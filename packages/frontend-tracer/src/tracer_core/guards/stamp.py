@@ -98,7 +98,7 @@ class Stamp:
                 return False
         for read, old in self._probes:
             now = read()
-            if now is not old and not (type(now) is type(old) and is_constant(old) and now == old):
+            if now is not old and not (is_constant(old) and repr(now) == repr(old) and now == old):
                 return False
         for namespace, before in self._volatile:
             if len(namespace) != len(before) or any(namespace.get(k, self) is not v for k, v in before.items()):

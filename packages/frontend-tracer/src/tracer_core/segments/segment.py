@@ -100,9 +100,10 @@ def frames_of(layouts: tuple[FrameLayout, ...], values: Any) -> list[Frame]:
 @dataclass(slots=True)
 class Segment:
     """Mutable. key: start arguments or layouts. variants: attempts, newest last. seen: source expression
-    -> shapes captured so far. limit_hit: no more variants are made."""
+    -> shapes captured so far. limit_hit: no more variants are made. raised: by the last trace."""
 
     key: Any
     variants: list[Any] = field(default_factory=list)
     seen: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
     limit_hit: bool = False
+    raised: BaseException | None = None
