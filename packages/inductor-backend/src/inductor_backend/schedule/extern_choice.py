@@ -15,7 +15,6 @@ from inductor_backend.externs.table import Choice, Operand, aten_choice, best
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, Program, Strided
 from inductor_backend.size_vars import SizeVars
 
-
 #: Products whose call may have symbolic sizes: no choice of form depends on them.
 SYMBOLIC = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
 

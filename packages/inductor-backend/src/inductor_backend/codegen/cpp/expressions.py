@@ -20,8 +20,14 @@ from inductor_backend.schedule.memory_plan import ALIGNMENT
 
 #: What a value is called in registers, and in memory.
 C_TYPES = {
-    torch.float32: "float", torch.float64: "double", torch.int64: "int64_t", torch.int32: "int32_t",
-    torch.int16: "int16_t", torch.int8: "int8_t", torch.uint8: "uint8_t", torch.bool: "bool",
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.int64: "int64_t",
+    torch.int32: "int32_t",
+    torch.int16: "int16_t",
+    torch.int8: "int8_t",
+    torch.uint8: "uint8_t",
+    torch.bool: "bool",
 }
 MEMORY_TYPES = {**C_TYPES, torch.bfloat16: "tc_bf16", torch.float16: "tc_half"}
 
@@ -94,25 +100,50 @@ def _relu(value: Value, a: str) -> str:
 
 #: op -> text of its result from (value, argument texts). load, index, ... need the kernel: see kernel.py.
 CPP_OPS: dict[str, Callable[..., str]] = {
-    "add": _infix("+"), "sub": _infix("-"), "mul": _mul, "div": _infix("/"),
-    "maximum": _call("tc_max"), "minimum": _call("tc_min"),
-    "bit_and": _infix("&"), "bit_or": _infix("|"), "bit_xor": _infix("^"), "bit_not": _bitwise_not,
-    "shift_left": _infix("<<"), "shift_right": _infix(">>"),
-    "trunc_div": _call("tc_truncdiv"), "floor_div": _call("tc_floordiv"), "fmod": _call("tc_fmod"),
-    "mod": _call("tc_mod"), "pow": _call("tc_pow"), "atan2": _call("tc_atan2"),
-    "eq": _infix("=="), "ne": _infix("!="), "lt": _infix("<"), "le": _infix("<="), "gt": _infix(">"), "ge": _infix(">="),
-    "neg": lambda value, a: f"-{a}", "abs": _call("tc_abs"), "relu": _relu, "sign": _call("tc_sign"),
-    "floor": _call("tc_floor"), "ceil": _call("tc_ceil"), "trunc": _call("tc_trunc"), "round": _call("tc_round"),
-    "isnan": lambda value, a: f"{a} != {a}", "isinf": _call("tc_isinf"),
-    "where": lambda value, c, a, b: f"{c} ? {a} : {b}", "cast": _cast, "round_to": _round_to,
+    "add": _infix("+"),
+    "sub": _infix("-"),
+    "mul": _mul,
+    "div": _infix("/"),
+    "maximum": _call("tc_max"),
+    "minimum": _call("tc_min"),
+    "bit_and": _infix("&"),
+    "bit_or": _infix("|"),
+    "bit_xor": _infix("^"),
+    "bit_not": _bitwise_not,
+    "shift_left": _infix("<<"),
+    "shift_right": _infix(">>"),
+    "trunc_div": _call("tc_truncdiv"),
+    "floor_div": _call("tc_floordiv"),
+    "fmod": _call("tc_fmod"),
+    "mod": _call("tc_mod"),
+    "pow": _call("tc_pow"),
+    "atan2": _call("tc_atan2"),
+    "eq": _infix("=="),
+    "ne": _infix("!="),
+    "lt": _infix("<"),
+    "le": _infix("<="),
+    "gt": _infix(">"),
+    "ge": _infix(">="),
+    "neg": lambda value, a: f"-{a}",
+    "abs": _call("tc_abs"),
+    "relu": _relu,
+    "sign": _call("tc_sign"),
+    "floor": _call("tc_floor"),
+    "ceil": _call("tc_ceil"),
+    "trunc": _call("tc_trunc"),
+    "round": _call("tc_round"),
+    "isnan": lambda value, a: f"{a} != {a}",
+    "isinf": _call("tc_isinf"),
+    "where": lambda value, c, a, b: f"{c} ? {a} : {b}",
+    "cast": _cast,
+    "round_to": _round_to,
 }
-CPP_OPS.update({
-    name: _call("tc_" + name)
-    for name in (
-        "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-        "erf erfc sigmoid silu gelu_erf gelu_tanh softplus"
-    ).split()
-})
+#: Ops that are one call of the prelude's function of that name.
+_CALLS = """
+exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh
+erf erfc sigmoid silu gelu_erf gelu_tanh softplus
+"""
+CPP_OPS.update({name: _call("tc_" + name) for name in str(_CALLS).split()})
 
 #: Ops whose text the kernel writer makes, since they touch buffers, loop variables or sizes.
 KERNEL_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index", "wrap_index"})
@@ -153,9 +184,13 @@ def size_expression(expr: Expr, language: str = "cpp") -> str:
         return str(expr)
     name = type(expr).__name__
     division = "/" if language == "cpp" else "//"
-    if name == "floor" or (isinstance(expr, sympy.Mul) and any(a.is_Rational and not a.is_Integer for a in expr.args)):
+    if name == "floor" or (
+        isinstance(expr, sympy.Mul) and any(a.is_Rational and not a.is_Integer for a in expr.args)
+    ):
         numerator, denominator = sympy.fraction(sympy.together(expr.args[0] if name == "floor" else expr))
-        return f"(({size_expression(numerator, language)}) {division} {size_expression(denominator, language)})"
+        return (
+            f"(({size_expression(numerator, language)}) {division} {size_expression(denominator, language)})"
+        )
     args = [size_expression(a, language) for a in expr.args]
     if name in _SYMPY_INFIX:
         return "(" + _SYMPY_INFIX[name].join(args) + ")"

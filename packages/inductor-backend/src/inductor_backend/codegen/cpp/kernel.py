@@ -37,6 +37,10 @@ PARALLEL_WORK = 120_000
 #: Constants up to this size stay in the text; larger ones become arguments.
 LITERAL = 8
 
+#: Elements from which one row is shared among threads, and the number of parts it is cut into.
+LONG_ROW = 131_072
+ROW_PARTS = 16
+
 NAME = "@NAME@"
 
 
@@ -96,7 +100,9 @@ class KernelWriter:
             running = simplify(running * self.nest.sizes[loop])
             text.insert(0, f"n{loop}")
             if not (isinstance(running, int) and running <= 1):
-                self.size_names.setdefault(running, "(" + " * ".join(text) + ")" if len(text) > 1 else text[0])
+                self.size_names.setdefault(
+                    running, "(" + " * ".join(text) + ")" if len(text) > 1 else text[0]
+                )
         return names
 
     def size(self, expr: Expr) -> str:
@@ -202,7 +208,9 @@ class KernelWriter:
         names = [*self.pointers.values(), *(f"n{k}" for k in range(len(self.nest.sizes)))]
         names += [f"s{k}" for k in range(len(self.nest.sizes), len(self.arguments))]
         head = CodeWriter()
-        head.line(f"static __attribute__((noinline)) void {NAME}_range(int64_t begin, int64_t end, {parameters}) {{")
+        head.line(
+            f"static __attribute__((noinline)) void {NAME}_range(int64_t begin, int64_t end, {parameters}) {{"
+        )
         head.lines += self.out.lines
         head.line("}")
         self._dispatch(head, parameters, ", ".join(names))
@@ -222,11 +230,15 @@ class KernelWriter:
         sizes = " * ".join(f"n{k}" for k in range(len(self.nest.sizes))) or "1"
         with out.block(f"static void {NAME}({parameters})"):
             out.line(f"const int64_t total = {self._total()};")
-            with out.block(f"if (total > 1 && {sizes} > {max(PARALLEL_WORK // self._cost(), 1)} && tc_threads() > 1)"):
+            with out.block(
+                f"if (total > 1 && {sizes} > {max(PARALLEL_WORK // self._cost(), 1)} && tc_threads() > 1)"
+            ):
                 out.line("const int64_t parts = tc_threads();")
                 out.line("#pragma omp parallel for schedule(static) num_threads(parts)")
                 with out.block("for (int64_t part = 0; part < parts; ++part)"):
-                    out.line(f"{NAME}_range(tc_part(total, part, parts), tc_part(total, part + 1, parts), {names});")
+                    out.line(
+                        f"{NAME}_range(tc_part(total, part, parts), tc_part(total, part + 1, parts), {names});"
+                    )
             with out.block("else"):
                 out.line(f"{NAME}_range(0, total, {names});")
 
@@ -252,7 +264,9 @@ class KernelWriter:
         with self.out.block("for (int64_t row = begin; row < end; ++row)"):
             if self.nest.column is not None:
                 self.out.line(f"const int64_t c0 = tile * {COLUMN_TILE};")
-                self.out.line(f"const int64_t lanes = std::min<int64_t>({COLUMN_TILE}, n{self.nest.column} - c0);")
+                self.out.line(
+                    f"const int64_t lanes = std::min<int64_t>({COLUMN_TILE}, n{self.nest.column} - c0);"
+                )
             for number, dtype in enumerate(self.body.row_buffers.values()):
                 self.out.line(f"alignas(64) {C_TYPES[dtype]} row_{number}[{self._row_capacity()}];")
             names: dict[Value, str] = {}
@@ -308,16 +322,54 @@ class KernelWriter:
         if not phase.stores and not phase.reductions:
             return
         reducers = [self._reducer(store, k) for k, store in enumerate(phase.reductions)]
-        for _, reducer in reducers:
-            for line in reducer.start:
-                self.out.line(line)
-        self._nest(1, phase, needed, reducers, dict(names), whole)
+        self._start(reducers)
+        if self._is_long(phase, reducers):
+            self._in_parts(phase, needed, reducers, names)
+        else:
+            self._nest(1, phase, needed, reducers, dict(names), ("0", "") if whole else ("begin", "end"))
         for store, reducer in reducers:
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
                 register = f"x{self.counter}"
                 self.counter += 1
                 self.out.line(f"const {C_TYPES[self.body.registers[buffer]]} {register} = {text};")
                 self.registers[buffer] = register
+
+    def _start(self, reducers: list[tuple[Store, Reducer]]) -> None:
+        for _, reducer in reducers:
+            for line in reducer.start:
+                self.out.line(line)
+
+    def _is_long(self, phase: Phase, reducers: list[tuple[Store, Reducer]]) -> bool:
+        """The only row of the kernel, long enough to share among threads, and it can be cut."""
+        one_row = not self.rows and len(self.inner) == 1 and self.nest.column is None and not phase.stores
+        long = self.sizes.hint(product(self.nest.sizes)) >= LONG_ROW
+        return one_row and long and bool(reducers) and all(reducer.merge for _, reducer in reducers)
+
+    def _in_parts(
+        self,
+        phase: Phase,
+        values: list[Value],
+        reducers: list[tuple[Store, Reducer]],
+        names: dict[Value, str],
+    ) -> None:
+        """The row in `ROW_PARTS` parts, merged in order: the result does not depend on how many threads there are."""
+        for _, reducer in reducers:
+            for kind, name in reducer.state:
+                self.out.line(f"{kind} {name}s[{ROW_PARTS}];")
+        self.out.line("#pragma omp parallel for schedule(static)")
+        with self.out.block(f"for (int64_t q = 0; q < {ROW_PARTS}; ++q)"):
+            size = f"n{self.inner[0]}"
+            self.out.line(
+                f"const int64_t low = tc_part({size}, q, {ROW_PARTS}), high = tc_part({size}, q + 1, {ROW_PARTS});"
+            )
+            self._start(reducers)
+            self._nest(1, phase, values, reducers, dict(names), ("low", "high"))
+            for _, reducer in reducers:
+                for _, name in reducer.state:
+                    self.out.line(f"{name}s[q] = {name};")
+        with self.out.block(f"for (int64_t q = 0; q < {ROW_PARTS}; ++q)"):
+            for _, reducer in reducers:
+                self.out.line(reducer.merge)
 
     def _reducer(self, store: Store, number: int) -> tuple[Store, Reducer]:
         assert store.reduce is not None
@@ -326,8 +378,13 @@ class KernelWriter:
         return store, REDUCERS[store.reduce](name, store.value.dtype, self.body.registers[store.buffers[0]])
 
     def _nest(
-        self, depth: int, phase: Phase, values: list[Value], reducers: list[tuple[Store, Reducer]],
-        names: dict[Value, str], whole: bool,
+        self,
+        depth: int,
+        phase: Phase,
+        values: list[Value],
+        reducers: list[tuple[Store, Reducer]],
+        names: dict[Value, str],
+        bounds: tuple[str, str],
     ) -> None:
         if not self.inner:  # a kernel on single elements
             self._open(reducers)
@@ -340,9 +397,9 @@ class KernelWriter:
             with self.out.block(f"for (int64_t {variable} = 0; {variable} < {size}; ++{variable})"):
                 scope = dict(names)
                 self.emit(values, depth, scope)
-                self._nest(depth + 1, phase, values, reducers, scope, whole)
+                self._nest(depth + 1, phase, values, reducers, scope, bounds)
             return
-        start, stop = ("0", size) if whole else ("begin", "end")
+        start, stop = bounds[0], bounds[1] or size
         if any(r.blocked for _, r in reducers):
             with self.out.block(f"for (int64_t b = {start}; b < {stop}; b += {BLOCK})"):
                 self.out.line(f"const int64_t length = std::min<int64_t>({BLOCK}, {stop} - b);")
@@ -352,8 +409,15 @@ class KernelWriter:
                 self._vector_loop(phase, values, reducers, names, loop, start, stop, f"({stop} - {start})")
 
     def _vector_loop(
-        self, phase: Phase, values: list[Value], reducers: list[tuple[Store, Reducer]], names: dict[Value, str],
-        loop: int, start: str, stop: str, length: str,
+        self,
+        phase: Phase,
+        values: list[Value],
+        reducers: list[tuple[Store, Reducer]],
+        names: dict[Value, str],
+        loop: int,
+        start: str,
+        stop: str,
+        length: str,
     ) -> None:
         variable = self.variables[loop]
         self._open(reducers)
@@ -375,8 +439,13 @@ class KernelWriter:
                 self.out.line(line.format(length=length))
 
     def _elements(
-        self, phase: Phase, values: list[Value], reducers: list[tuple[Store, Reducer]], names: dict[Value, str],
-        level: int, local: str,
+        self,
+        phase: Phase,
+        values: list[Value],
+        reducers: list[tuple[Store, Reducer]],
+        names: dict[Value, str],
+        level: int,
+        local: str,
     ) -> None:
         self.emit(values, level, names)
         for store in phase.stores:
@@ -420,7 +489,9 @@ class KernelWriter:
         block = self.out.block("for (int64_t l = 0; l < lanes; ++l)")
         return _WithLine(block, self.out, "const int64_t c = c0 + l;")
 
-    def _column_nest(self, depth: int, phase: Phase, values: list[Value], reducers: list, names: dict[Value, str]) -> None:
+    def _column_nest(
+        self, depth: int, phase: Phase, values: list[Value], reducers: list, names: dict[Value, str]
+    ) -> None:
         if depth <= len(self.inner):
             loop = self.inner[depth - 1]
             variable = self.variables[loop]

@@ -98,7 +98,10 @@ class CppModule:
         """The translation units: runs stay with the kernels they call; two units where there is enough
         to compile for two processor cores."""
         names = {name: text for text, (name, _) in self.kernels.items()}
-        uses = [(run, [n for n in names if any(line.startswith(n + "(") for line in run.lines)]) for run in self.runs]
+        uses = [
+            (run, [n for n in names if any(line.startswith(n + "(") for line in run.lines)])
+            for run in self.runs
+        ]
         if not uses:
             return []
         return [self._unit(part) for part in self._split(uses, names) if part]

@@ -24,6 +24,8 @@ class Reducer:
 
     start: once a row. open: once a block. clause: for ``#pragma omp simd`` (None: the loop cannot be
     vectorised). step: for each element. close: after a block. results: final text for each output.
+    state: (type, name) of what a part of a long row has accumulated; merge: adds part `q`, whose state is
+    in arrays ``<name>s``, to it (empty: such a row cannot be cut).
     """
 
     start: tuple[str, ...]
@@ -33,6 +35,8 @@ class Reducer:
     close: tuple[str, ...]
     results: tuple[str, ...]
     blocked: bool = False
+    state: tuple[tuple[str, str], ...] = ()
+    merge: str = ""
 
 
 def extreme(dtype: torch.dtype, lowest: bool) -> str:
@@ -47,16 +51,27 @@ def _sum(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
     wide = "double" if value.is_floating_point else "int64_t"
     part = C_TYPES[value] if value.is_floating_point else "int64_t"
     return Reducer(
-        (f"{wide} {n}_sum = 0;",), (f"{part} {n}_part = 0;",), f"reduction(+:{n}_part)", f"{n}_part += {{v}};",
-        (f"{n}_sum += {n}_part;",), (f"({C_TYPES[result]}){n}_sum",), blocked=value == torch.float32,
+        (f"{wide} {n}_sum = 0;",),
+        (f"{part} {n}_part = 0;",),
+        f"reduction(+:{n}_part)",
+        f"{n}_part += {{v}};",
+        (f"{n}_sum += {n}_part;",),
+        (f"({C_TYPES[result]}){n}_sum",),
+        blocked=value == torch.float32,
+        state=((wide, f"{n}_sum"),),
+        merge=f"{n}_sum += {n}_sums[q];",
     )
 
 
 def _prod(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
     kind = C_TYPES[result]
     return Reducer(
-        (f"{kind} {n}_prod = 1;",), (f"{kind} {n}_part = 1;",), f"reduction(*:{n}_part)", f"{n}_part *= {{v}};",
-        (f"{n}_prod *= {n}_part;",), (f"{n}_prod",),
+        (f"{kind} {n}_prod = 1;",),
+        (f"{kind} {n}_part = 1;",),
+        f"reduction(*:{n}_part)",
+        f"{n}_part *= {{v}};",
+        (f"{n}_prod *= {n}_part;",),
+        (f"{n}_prod",),
     )
 
 
@@ -71,9 +86,14 @@ def _extreme(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
         clause = f"reduction({name}:{n}_part)" + (f" reduction(|:{n}_nan)" if mark else "")
         opened = (f"{kind} {n}_part = {identity};",) + ((f"{flag} {n}_nan = 0;",) if mark else ())
         return Reducer(
-            (f"{kind} {n}_{name} = {identity};",), opened, clause,
+            (f"{kind} {n}_{name} = {identity};",),
+            opened,
+            clause,
             f"{n}_part = {{v}} {sign} {n}_part ? {{v}} : {n}_part;{mark}",
-            (f"{n}_{name} = tc_{name}({n}_{name}, {nan}{n}_part);",), (f"{n}_{name}",),
+            (f"{n}_{name} = tc_{name}({n}_{name}, {nan}{n}_part);",),
+            (f"{n}_{name}",),
+            state=((kind, f"{n}_{name}"),),
+            merge=f"{n}_{name} = tc_{name}({n}_{name}, {n}_{name}s[q]);",
         )
 
     return make
@@ -82,9 +102,12 @@ def _extreme(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
 def _logical(sign: str, identity: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
     def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         return Reducer(
-            (f"int32_t {n}_all = {identity};",), (f"int32_t {n}_part = {identity};",),
-            f"reduction({sign}:{n}_part)", f"{n}_part {sign}= (int32_t){{v}};",
-            (f"{n}_all {sign}= {n}_part;",), (f"({n}_all != 0)",),
+            (f"int32_t {n}_all = {identity};",),
+            (f"int32_t {n}_part = {identity};",),
+            f"reduction({sign}:{n}_part)",
+            f"{n}_part {sign}= (int32_t){{v}};",
+            (f"{n}_all {sign}= {n}_part;",),
+            (f"({n}_all != 0)",),
         )
 
     return make
@@ -95,8 +118,12 @@ def _arg(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
         kind = C_TYPES[value]
         better = f"{{v}} {sign} {n}_best || ({{v}} != {{v}} && {n}_best == {n}_best) || {n}_at < 0"
         return Reducer(
-            (f"{kind} {n}_best = 0;", f"int64_t {n}_at = -1;"), (), None,
-            f"if ({better}) {{{{ {n}_best = {{v}}; {n}_at = {{at}}; }}}}", (), (f"{n}_at",),
+            (f"{kind} {n}_best = 0;", f"int64_t {n}_at = -1;"),
+            (),
+            None,
+            f"if ({better}) {{{{ {n}_best = {{v}}; {n}_at = {{at}}; }}}}",
+            (),
+            (f"{n}_at",),
         )
 
     return make
@@ -114,20 +141,34 @@ def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         (
             f"const {kind} {n}_bmean = {n}_part / ({kind}){{length}};",
             f"{kind} {n}_bm2 = 0;",
-            f"_Pragma(\"omp simd reduction(+:{n}_bm2)\")",
+            f'_Pragma("omp simd reduction(+:{n}_bm2)")',
             f"for (int64_t q = 0; q < {{length}}; ++q) {{{{ const {kind} d = {n}_block[q] - {n}_bmean; {n}_bm2 += d * d; }}}}",
             f"const {double} {n}_new = {n}_count + {{length}}, {n}_delta = {n}_bmean - {n}_mean;",
             f"{n}_mean += {n}_delta * ({{length}} / {n}_new);",
             f"{n}_m2 += {n}_bm2 + {n}_delta * {n}_delta * ({n}_count * {{length}} / {n}_new);",
             f"{n}_count = {n}_new;",
         ),
-        (f"({C_TYPES[result]}){n}_mean", f"({C_TYPES[result]}){n}_m2"), blocked=True,
+        (f"({C_TYPES[result]}){n}_mean", f"({C_TYPES[result]}){n}_m2"),
+        blocked=True,
+        state=((double, f"{n}_mean"), (double, f"{n}_m2"), (double, f"{n}_count")),
+        merge=(
+            f"if ({n}_counts[q] > 0) {{ const double all = {n}_count + {n}_counts[q], d = {n}_means[q] - {n}_mean; "
+            f"{n}_mean += d * ({n}_counts[q] / all); {n}_m2 += {n}_m2s[q] + d * d * ({n}_count * {n}_counts[q] / all); "
+            f"{n}_count = all; }}"
+        ),
     )
 
 
 REDUCERS: dict[str, Callable[[str, torch.dtype, torch.dtype], Reducer]] = {
-    "sum": _sum, "prod": _prod, "max": _extreme(">"), "min": _extreme("<"), "any": _logical("|", "0"),
-    "all": _logical("&", "1"), "argmax": _arg(">"), "argmin": _arg("<"), "welford": _welford,
+    "sum": _sum,
+    "prod": _prod,
+    "max": _extreme(">"),
+    "min": _extreme("<"),
+    "any": _logical("|", "0"),
+    "all": _logical("&", "1"),
+    "argmax": _arg(">"),
+    "argmin": _arg("<"),
+    "welford": _welford,
 }
 
 
@@ -151,10 +192,14 @@ def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -
         return ColumnReducer(((r, f"{n}_a", "1"),), f"{n}_a[l] *= {{v}};", (f"{n}_a[l]",))
     if kind in ("max", "min"):
         start = extreme(value, kind == "max")
-        return ColumnReducer(((c, f"{n}_a", start),), f"{n}_a[l] = tc_{kind}({n}_a[l], {{v}});", (f"{n}_a[l]",))
+        return ColumnReducer(
+            ((c, f"{n}_a", start),), f"{n}_a[l] = tc_{kind}({n}_a[l], {{v}});", (f"{n}_a[l]",)
+        )
     if kind in ("any", "all"):
         sign, start = ("|", "0") if kind == "any" else ("&", "1")
-        return ColumnReducer((("int32_t", f"{n}_a", start),), f"{n}_a[l] {sign}= (int32_t){{v}};", (f"({n}_a[l] != 0)",))
+        return ColumnReducer(
+            (("int32_t", f"{n}_a", start),), f"{n}_a[l] {sign}= (int32_t){{v}};", (f"({n}_a[l] != 0)",)
+        )
     if kind in ("argmax", "argmin"):
         sign = ">" if kind == "argmax" else "<"
         better = f"{{v}} {sign} {n}_a[l] || ({{v}} != {{v}} && {n}_a[l] == {n}_a[l]) || {n}_at[l] < 0"
