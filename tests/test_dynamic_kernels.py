@@ -11,7 +11,10 @@ from tests.support.graphs import records_of
 PROGRAMS = {
     "pointwise": (lambda x: torch.relu(x) * 2 + x.sin(), lambda n: (torch.randn(n, 8),)),
     "softmax": (lambda x: torch.softmax(x * 0.5, dim=-1), lambda n: (torch.randn(n, 33),)),
-    "matmul": (lambda x, w: torch.nn.functional.gelu(x @ w), lambda n: (torch.randn(n, 24), torch.randn(24, 40))),
+    "matmul": (
+        lambda x, w: torch.nn.functional.gelu(x @ w),
+        lambda n: (torch.randn(n, 24), torch.randn(24, 40)),
+    ),
 }
 
 

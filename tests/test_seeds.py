@@ -143,7 +143,9 @@ def test_fullgraph_names_the_users_line():
 def test_bar_hands_exactly_three_graphs_to_a_custom_backend(capsys):
     def custom_backend(gm, example_inputs):
         print("custom backend called with FX graph:")
-        print(" ; ".join(f"{n.op} {n.name} {getattr(n.target, '__name__', n.target)}" for n in gm.graph.nodes))
+        print(
+            " ; ".join(f"{n.op} {n.name} {getattr(n.target, '__name__', n.target)}" for n in gm.graph.nodes)
+        )
         return gm.forward
 
     opt_bar = tracer_core.compile(bar, backend=custom_backend)

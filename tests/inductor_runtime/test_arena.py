@@ -10,7 +10,11 @@ import torch
 from inductor_backend.runtime.arena import ArenaPool
 from inductor_backend.runtime.measure import median_seconds
 
-VIEWS = [(0, torch.float32, (4, 8), (8, 1), 0), (128, torch.int64, (3,), (1,), 2), (256, torch.bfloat16, (8, 4), (1, 8), 0)]
+VIEWS = [
+    (0, torch.float32, (4, 8), (8, 1), 0),
+    (128, torch.int64, (3,), (1,), 2),
+    (256, torch.bfloat16, (8, 4), (1, 8), 0),
+]
 
 
 def test_views_lie_where_they_were_put() -> None:
@@ -67,7 +71,9 @@ def test_views_taken_under_inference_mode_are_ordinary_tensors() -> None:
 
 def test_medians_come_from_alternating_rounds() -> None:
     order: list[str] = []
-    result = median_seconds({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=3, budget=0.001)
+    result = median_seconds(
+        {"a": lambda: order.append("a"), "b": lambda: order.append("b")}, rounds=3, budget=0.001
+    )
     assert set(result) == {"a", "b"} and all(seconds > 0 for seconds in result.values())
     changes = sum(x != y for x, y in zip(order, order[1:], strict=False))
     assert changes >= 6

@@ -107,7 +107,9 @@ def test_cache_folder_is_private(fresh_cache: str) -> None:
     assert not [file for file in path.parent.iterdir() if file.name.startswith((".new", ".build"))]
 
 
-def test_an_unusable_cache_folder_is_reported_not_fatal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unusable_cache_folder_is_reported_not_fatal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRACER_CACHE_DIR", str(tmp_path / "file" / "below"))
     library = build([ADD], name="add")
@@ -130,7 +132,11 @@ def test_stored_bytes_run_in_another_process_without_a_compiler(tmp_path: Path) 
     environment = {**os.environ, "PATH": str(tmp_path), "TRACER_CACHE_DIR": str(tmp_path / "new")}
     done = subprocess.run(
         [sys.executable, "-c", SECOND_PROCESS, str(tmp_path / "stored")],
-        capture_output=True, text=True, env=environment, timeout=60, check=False,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60,
+        check=False,
     )
     assert done.stdout.strip() == "56.0", done.stderr
     with pytest.raises(BackendError, match="checksum"):
@@ -160,7 +166,9 @@ print(int(library.hit), z.sum().item())
 
 def test_two_processes_build_once() -> None:
     running = [
-        subprocess.Popen([sys.executable, "-c", BUILDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", BUILDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(2)
     ]
     for process in running:  # both start before either gets its source

@@ -24,7 +24,9 @@ ACTIVATIONS = {
 
 
 def operand(value: Any) -> Any:
-    return Operand(tuple(value.shape), value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value
+    return (
+        Operand(tuple(value.shape), value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value
+    )
 
 
 def check(got: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> None:
@@ -126,7 +128,9 @@ def test_direct_convolution(
     act = ACTIVATIONS[post]
     eager = act(aten.convolution.default(x, weight, bias, *rest))
     residual = torch.randn_like(eager)
-    truth = act(aten.convolution.default(x.double(), weight.double(), bias.double(), *rest)) + residual.double()
+    truth = (
+        act(aten.convolution.default(x.double(), weight.double(), bias.double(), *rest)) + residual.double()
+    )
     got = own.convolution(x, weight, bias, *rest, post=post, residual=residual, direct=True)
     check(got, eager + residual, truth)
 
@@ -142,7 +146,9 @@ def test_direct_convolution(
         ("aten", "oneDNN", (4, 64, 56, 56), (64, 64, 3, 3), False),
     ],
 )
-def test_table_chooses_convolutions(kind: str, reason: str, shape: Any, weight_shape: Any, last: bool) -> None:
+def test_table_chooses_convolutions(
+    kind: str, reason: str, shape: Any, weight_shape: Any, last: bool
+) -> None:
     form = torch.channels_last if last else torch.contiguous_format
     pad = weight_shape[-1] // 2
     args = (torch.randn(shape).contiguous(memory_format=form), torch.randn(weight_shape), None,
@@ -207,7 +213,11 @@ def test_symbolic_sizes_ask_for_hints() -> None:
 
 def test_template_with_an_epilogue_of_ones_own_and_any_number_of_rows() -> None:
     spec = GemmSpec(
-        "product", "depth", 96, "kn", "tc_gelu_erf(acc + bias[n]) * scale[m]",
+        "product",
+        "depth",
+        96,
+        "kn",
+        "tc_gelu_erf(acc + bias[n]) * scale[m]",
         (("const float*", "bias"), ("const float*", "scale"), ("int64_t", "depth")),
     )
     run = (

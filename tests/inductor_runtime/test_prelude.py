@@ -15,7 +15,21 @@ from torch.nn import functional as F
 from inductor_backend.runtime.build_cpp import Library, build
 
 INF = float("inf")
-SPECIAL = [0.0, -0.0, INF, -INF, float("nan"), 1.0, -1.0, 0.5, -0.5, 1e-45, -1e-45, 1.1754944e-38, 3.4028235e38]
+SPECIAL = [
+    0.0,
+    -0.0,
+    INF,
+    -INF,
+    float("nan"),
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    1e-45,
+    -1e-45,
+    1.1754944e-38,
+    3.4028235e38,
+]
 
 #: name -> (float64 reference, greatest error in ulp, extra range to look at closely)
 UNARY = {
@@ -119,7 +133,9 @@ def test_float32_error_in_ulp(library: Library, name: str) -> None:
     got, truth = run(library, name, x), truth_of(x.double())
     error = ulp_error(got, truth)
     worst = int(error.argmax())
-    assert error[worst] <= limit, f"{name}({x[worst].item()!r}) = {got[worst].item()!r}, {error[worst]:.2f} ulp"
+    assert error[worst] <= limit, (
+        f"{name}({x[worst].item()!r}) = {got[worst].item()!r}, {error[worst]:.2f} ulp"
+    )
     zeros = torch.tensor([0.0, -0.0] * 20)
     signs, want = run(library, name, zeros).signbit(), truth_of(zeros.double()).signbit()
     assert torch.equal(signs, want), f"{name}: the sign of zero"
@@ -199,7 +215,9 @@ def test_index_checks(library: Library) -> None:
 
 @pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("half", torch.float16)])
 def test_16_bit_conversions_are_eagers(library: Library, name: str, dtype: torch.dtype) -> None:
-    x = torch.cat([every_exponent(), torch.linspace(-70000, 70000, 1_000_001), torch.linspace(-1e-4, 1e-4, 1_000_001)])
+    x = torch.cat(
+        [every_exponent(), torch.linspace(-70000, 70000, 1_000_001), torch.linspace(-1e-4, 1e-4, 1_000_001)]
+    )
     narrow = torch.empty_like(x, dtype=dtype)
     library.function(f"to_{name}", 3)(x, narrow, x.numel())
     want = x.to(dtype)

@@ -55,7 +55,7 @@ def backward(x):
     return w.grad
 
 
-def hidden(x, box=[]):  # noqa: B006
+def hidden(x, box=[]):
     return x
 
 
@@ -97,20 +97,32 @@ def outside(x):
     return torch.ops.aten.add.Tensor(x, torch.from_numpy(np.ones(4, dtype="float32")))
 
 
-kind("data_dependent_branch", lambda x: x + 1 if x.sum() > 0 else x - 1, lambda x: x * 2 if (x * 0).any() else x)
+kind(
+    "data_dependent_branch",
+    lambda x: x + 1 if x.sum() > 0 else x - 1,
+    lambda x: x * 2 if (x * 0).any() else x,
+)
 kind("data_dependent_value", lambda x: x * x.sum().item(), lambda x: (x + 1).tolist(), lambda x: float(np.cumsum(x.numpy())[-1]),
      lambda x: float(x[0, 0]), lambda x: f"{x.sum()}", lambda x: torch.from_numpy(x.numpy() + 1) * 2)  # fmt: skip
 kind("data_dependent_shape", lambda x: x[x > 0] * 2, lambda x: torch.nonzero(x) + 1)
 kind("unknown_native", lambda x: x + np.float64(2.0).item(), lambda x: x * len(memoryview(b"abc")))
 kind("native_python", lambda x: (x + 1, __import__("copy").deepcopy([1])), lambda x: x * eval("2"))
-kind("side_effect_native", lambda x: (print(end=""), x + 1)[1], lambda x: (warnings.warn("w", stacklevel=1), x)[1])
+kind(
+    "side_effect_native",
+    lambda x: (print(end=""), x + 1)[1],
+    lambda x: (warnings.warn("w", stacklevel=1), x)[1],
+)
 kind("disabled", lambda x: disabled(x + 1) * 2)
 kind("requested", requested)
 kind("live_iterator", live)
 kind("unsupported_opcode", opcode)
 kind("unsupported_mutation", class_set)
 kind("unsupported_value", generator_kept)
-kind("tensor_subclass", lambda x: x.as_subclass(Sub).as_subclass(torch.Tensor) + 1, lambda x: Sub([1.0]).sum() + x)
+kind(
+    "tensor_subclass",
+    lambda x: x.as_subclass(Sub).as_subclass(torch.Tensor) + 1,
+    lambda x: Sub([1.0]).sum() + x,
+)
 kind("tensor_metadata_mutation", resized)
 kind("autograd_in_graph", backward)
 kind("higher_order", lambda x: Scale.apply(x), lambda x: torch.func.vmap(torch.sin)(x))
@@ -122,7 +134,9 @@ ELSEWHERE = {
     "operator_failed": "test_operator_failed",
     "real_tensor_in_trace": "test_real_tensor_in_trace",
 }
-CASES = [pytest.param(name, i, id=f"{name}-{i}") for name, programs in SEEN.items() for i in range(len(programs))]
+CASES = [
+    pytest.param(name, i, id=f"{name}-{i}") for name, programs in SEEN.items() for i in range(len(programs))
+]
 
 
 @pytest.mark.parametrize(("name", "number"), CASES)

@@ -66,7 +66,21 @@ def test_operators():
         c = a + b
         c += 2
         d = 5 + a
-        return c.v, d.v, (-a).v, (a * 3).v, a == b, a != a, len(a), a[1:2], 3 in a, 4 not in a, a(x), a < b, not a
+        return (
+            c.v,
+            d.v,
+            (-a).v,
+            (a * 3).v,
+            a == b,
+            a != a,
+            len(a),
+            a[1:2],
+            3 in a,
+            4 not in a,
+            a(x),
+            a < b,
+            not a,
+        )
 
     same(f, (X,), (Y,), graphs=1)
 
@@ -218,7 +232,7 @@ def test_super_chain():
 
     class D(B, C):
         def go(self, x):
-            return super(D, self).go(x) / 4
+            return super().go(x) / 4
 
     same(lambda x: (D().go(x), D.name()), (X,), (Y,), graphs=1)
 
@@ -384,7 +398,11 @@ def test_dataclass_asdict():
         a: int
         b: int
 
-    same(lambda x: (x + 1, dataclasses.astuple(P(1, 2)), [f.name for f in dataclasses.fields(P)]), (X,), breaks=None)
+    same(
+        lambda x: (x + 1, dataclasses.astuple(P(1, 2)), [f.name for f in dataclasses.fields(P)]),
+        (X,),
+        breaks=None,
+    )
 
 
 class NT(NamedTuple):
@@ -427,7 +445,15 @@ def test_enum():
     def f(x, mode):
         if mode == Mode.ADD:
             x = x + 1
-        return x * mode.factor, mode.value, mode.name, Mode("mul"), Mode["ADD"], Flag.A | Flag.B, len(list(Mode))
+        return (
+            x * mode.factor,
+            mode.value,
+            mode.name,
+            Mode("mul"),
+            Mode["ADD"],
+            Flag.A | Flag.B,
+            len(list(Mode)),
+        )
 
     same(f, (X, Mode.ADD), (X, Mode.MUL), (X, Mode.ADD), breaks=None)
 

@@ -331,7 +331,7 @@ def test_finally_overrides_return():
             try:
                 return x
             finally:
-                return x + 5  # noqa: B012
+                return x + 5
 
         return g()
 
@@ -411,7 +411,19 @@ def test_match():
             case _:
                 return None
 
-    subjects = [0, [1, 2], [1, 2, 3], {"k": 2, "z": 1}, Point(0, 4), Point(2, 3), Point(2, 0), "s", 5, 2.5, None]
+    subjects = [
+        0,
+        [1, 2],
+        [1, 2, 3],
+        {"k": 2, "z": 1},
+        Point(0, 4),
+        Point(2, 3),
+        Point(2, 0),
+        "s",
+        5,
+        2.5,
+        None,
+    ]
     for some in (subjects[:4], subjects[4:8], subjects[8:]):
         same(f, *[(X, s) for s in some * 2])
 

@@ -35,7 +35,7 @@ def test_star_call():
         return a + b + sum(rest) * c, more
 
     def f(x, y):
-        return inner(*[x, y], *(x, y), **{"c": 2}, **{"d": x})
+        return inner(*[x, y], *(x, y), c=2, d=x)
 
     same(f, (X, Y), (Y, X), graphs=1)
 
@@ -158,7 +158,7 @@ def test_lambda_defaults_bind_early():
 
 def test_mutable_default_argument():
     def make():
-        def f(x, seen=[]):  # noqa: B006
+        def f(x, seen=[]):
             seen.append(len(seen))
             return x + len(seen)
 
@@ -169,7 +169,7 @@ def test_mutable_default_argument():
 
 def test_mutable_default_of_inlined():
     def make():
-        def g(x, cache={}):  # noqa: B006
+        def g(x, cache={}):
             cache["n"] = cache.get("n", 0) + 1
             return x * cache["n"]
 
@@ -324,7 +324,16 @@ def test_global_list_contents_change():
         m = module("ks = [1, 2]\ndef f(x):\n    for k in ks:\n        x = x * k\n    return x\n")
         return m.f, m
 
-    twin(make, (X,), lambda m: m.ks.append(3), (X,), lambda m: m.ks.__setitem__(0, 7), (X,), breaks=0, recompiles=2)
+    twin(
+        make,
+        (X,),
+        lambda m: m.ks.append(3),
+        (X,),
+        lambda m: m.ks.__setitem__(0, 7),
+        (X,),
+        breaks=0,
+        recompiles=2,
+    )
 
 
 def test_global_dict_order_changes():
@@ -386,7 +395,7 @@ def test_star_unpacking():
     def f(xs):
         a, *b, c = xs
         (d, e), *_ = [(a, c), 1]
-        return [*b, d, e], {**{"p": a}, "q": c}
+        return [*b, d, e], {"p": a, "q": c}
 
     same(f, ([X, Y, X2, Y],), ([X, X, Y],), ([X, Y],))
 

@@ -58,7 +58,9 @@ STEPS = {
     "dropout rate": lambda m: setattr(m.drop, "p", 0.9),
     "forward replaced": lambda m: setattr(m.fc, "forward", lambda x: x * 3),
     "buffer replaced": lambda m: setattr(m, "seen", torch.ones(())),
-    "state dict": lambda m: m.load_state_dict({k: v * 0.5 for k, v in m.state_dict().items() if "track" not in k}, strict=False),
+    "state dict": lambda m: m.load_state_dict(
+        {k: v * 0.5 for k, v in m.state_dict().items() if "track" not in k}, strict=False
+    ),
 }
 
 
@@ -137,7 +139,12 @@ def test_encoder_layer_without_grad(train):
 def test_attention_without_grad():
     m = nn.MultiheadAttention(4, 2, batch_first=True).eval()
     with torch.no_grad():
-        same(lambda q: m(q, q, q, need_weights=False), (torch.randn(2, 3, 4),), (torch.randn(2, 3, 4),), graphs=1)
+        same(
+            lambda q: m(q, q, q, need_weights=False),
+            (torch.randn(2, 3, 4),),
+            (torch.randn(2, 3, 4),),
+            graphs=1,
+        )
 
 
 def test_gradients():

@@ -14,7 +14,9 @@ def _instruction(name: str) -> bool:
 
 def test_every_opcode_has_a_handler_or_a_reason():
     assert opcodes.__all__
-    missing = [name for name in dis.opmap if _instruction(name) and name not in HANDLERS and name not in UNSUPPORTED]
+    missing = [
+        name for name in dis.opmap if _instruction(name) and name not in HANDLERS and name not in UNSUPPORTED
+    ]
     assert missing == []
 
 

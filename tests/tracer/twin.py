@@ -118,7 +118,11 @@ def outcome(fn: Any, args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
         result = fn(*args, **kwargs)
     except Exception as error:
         result = error
-    settings = (torch.is_grad_enabled(), torch._C._len_torch_function_stack(), torch.get_rng_state().sum().item())
+    settings = (
+        torch.is_grad_enabled(),
+        torch._C._len_torch_function_stack(),
+        torch.get_rng_state().sum().item(),
+    )
     return result, (args, kwargs), settings
 
 

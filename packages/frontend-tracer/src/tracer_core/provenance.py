@@ -51,7 +51,9 @@ class Provenance:
     """The registry of one trace. Mutable. guards: in the order made. tensors: source -> input tensor,
     in the order read. dims: (tensor) -> per-dimension sizes for its guard, None where symbolic."""
 
-    def __init__(self, where: Callable[[], str], symbolic_dims: Callable[[torch.Tensor, Source], Any]) -> None:
+    def __init__(
+        self, where: Callable[[], str], symbolic_dims: Callable[[torch.Tensor, Source], Any]
+    ) -> None:
         self.sources = Sources()
         self.guards: list[Guard] = []
         self.tensors: dict[Source, torch.Tensor] = {}

@@ -206,11 +206,14 @@ _VIEWS: dict[type, str] = {
     for kind in (dict, collections.OrderedDict)
     for name in ("keys", "values", "items")
 }
-_POSITIONED = (type(iter([])), type(reversed([])))
+_POSITIONED: tuple[type, ...] = (type(iter([])), type(reversed([])))
 
 
 def _may_contain_itself(values: Any) -> bool:
-    return any(isinstance(v, (list, dict, types.CellType, types.FunctionType)) or hasattr(v, "__dict__") for v in values)
+    return any(
+        isinstance(v, (list, dict, types.CellType, types.FunctionType)) or hasattr(v, "__dict__")
+        for v in values
+    )
 
 
 _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {

@@ -49,7 +49,11 @@ class Explanation:
             f"guards: {len(self.guards)}"
         ]
         for i, one in enumerate(self.breaks, 1):
-            lines += [f"break {i}: {one.location}", f"  {one.reason} [{one.kind}]", f"  what would remove it: {one.hint}"]
+            lines += [
+                f"break {i}: {one.location}",
+                f"  {one.reason} [{one.kind}]",
+                f"  what would remove it: {one.hint}",
+            ]
         lines += [f"ran natively: {reason}" for reason in self.skipped]
         for i, gm in enumerate(self.graphs):
             lines.append(f"graph {i}:")
@@ -93,7 +97,9 @@ def explain(function: Callable[..., Any]) -> Callable[..., Explanation]:
 def summary(compiled: CompiledFunction, name: str) -> str:
     """One line: how many graphs and breaks, and where the first break is."""
     found = explanation(compiled)
-    text = f"{name}: {found.graph_count} graph{'s' * (found.graph_count != 1)}, {found.graph_break_count} break"
+    text = (
+        f"{name}: {found.graph_count} graph{'s' * (found.graph_count != 1)}, {found.graph_break_count} break"
+    )
     text += "s" * (found.graph_break_count != 1)
     if found.breaks:
         text += f"; first at {found.breaks[0].location}: {found.breaks[0].reason}"

@@ -188,7 +188,9 @@ class CompiledFunction:
         except Exception as error:
             if env().strict:
                 raise
-            logger().warning("internal error while tracing %s: %r", _name(self.function), error, exc_info=True)
+            logger().warning(
+                "internal error while tracing %s: %r", _name(self.function), error, exc_info=True
+            )
             self._give_up(segment, f"internal error: {error!r}")
             return None
         finally:

@@ -62,7 +62,9 @@ class ShapePolicy:
         return tuple(dims) if None in dims else None
 
 
-def size_conditions(shape_env: Any, inputs: list[tuple[str, Any]], printer: Callable[[Any, dict[Any, str]], str]) -> list[str]:
+def size_conditions(
+    shape_env: Any, inputs: list[tuple[str, Any]], printer: Callable[[Any, dict[Any, str]], str]
+) -> list[str]:
     """The conditions on symbolic sizes as Python expressions.
 
     shape_env: of the trace. inputs: (text of the tensor, its fake). printer: sympy -> Python text.

@@ -31,7 +31,7 @@ from tracer_core.guards.stamp import Stamps
 from tracer_core.interpreter.frame import NULL
 from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec, resolve
 from tracer_core.runtime import CompiledFunction
-from tracer_core.segments.capture import Captured, Boxed, alias_groups
+from tracer_core.segments.capture import Boxed, Captured, alias_groups
 from tracer_core.segments.emit import runtime_namespace
 from tracer_core.segments.segment import FrameLayout, Segment
 from tracer_core.source import Source
@@ -97,7 +97,9 @@ def load(compiled: Any, path: str | os.PathLike[str]) -> int:
     here = _versions(function)
     for what, value in document["made_by"].items():
         if here.get(what) != value:
-            raise StoredError(f"{path} was made with {what} {value}, here it is {here.get(what)}; store it again")
+            raise StoredError(
+                f"{path} was made with {what} {value}, here it is {here.get(what)}; store it again"
+            )
     loaded = [_load_entry(entry, function, str(path)) for entry in entries]
     for key, attempt, start in loaded:
         table = function._starts if start else function._segments
@@ -146,7 +148,11 @@ def _entry(key: Any, record: Captured, function: CompiledFunction) -> dict[str, 
         "text": record.text,
         "guards": list(record.guards),
         "constants": {name: describe.constant(name, obj) for name, obj in record.constants.items()},
-        "code": [[describe.function(f), code_hash(f.__code__)] for f in record.portable.interpreted if describe.known(f)],
+        "code": [
+            [describe.function(f), code_hash(f.__code__)]
+            for f in record.portable.interpreted
+            if describe.known(f)
+        ],
         "roots": list(record.portable.roots),
         "graph": _graph(record, function),
     }
@@ -168,12 +174,16 @@ def _graph(record: Captured, function: CompiledFunction) -> Any:
     }
 
 
-def _load_entry(entry: dict[str, Any], function: CompiledFunction, path: str) -> tuple[Any, Callable[..., Any], bool]:
+def _load_entry(
+    entry: dict[str, Any], function: CompiledFunction, path: str
+) -> tuple[Any, Callable[..., Any], bool]:
     finder = _Finder(path)
     for described, expected in entry["code"]:
         found = finder.find(described)
         if code_hash(found.__code__) != expected:
-            raise StoredError(f"{path}: {found.__qualname__} has changed since {entry['name']} was stored; store it again")
+            raise StoredError(
+                f"{path}: {found.__qualname__} has changed since {entry['name']} was stored; store it again"
+            )
     namespace = {**runtime_namespace(), "graph": _load_graph(entry, function)}
     for name, described in entry["constants"].items():
         namespace[name] = finder.find(described)
@@ -247,7 +257,9 @@ def code_hash(code: types.CodeType) -> str:
 
     def add(one: types.CodeType) -> None:
         digest.update(one.co_code)
-        digest.update(repr((one.co_names, one.co_varnames, one.co_freevars, one.co_cellvars, one.co_flags)).encode())
+        digest.update(
+            repr((one.co_names, one.co_varnames, one.co_freevars, one.co_cellvars, one.co_flags)).encode()
+        )
         for constant in one.co_consts:
             if isinstance(constant, types.CodeType):
                 add(constant)
@@ -349,7 +361,15 @@ class _Describer:
 
     def layouts(self, layouts: tuple[FrameLayout, ...]) -> list[Any]:
         return [
-            [self.code(f.code), f.ip, list(f.locals), list(f.stack), f.on_return, list(f.kw_names), f.n_exceptions]
+            [
+                self.code(f.code),
+                f.ip,
+                list(f.locals),
+                list(f.stack),
+                f.on_return,
+                list(f.kw_names),
+                f.n_exceptions,
+            ]
             for f in layouts
         ]
 
@@ -359,7 +379,11 @@ def _collection(describer: _Describer, obj: Any) -> Any:
     if literal is not None:
         return literal
     kind = type(obj).__name__
-    return {"members": [kind, [describer.describe(one) for one in obj]]} if isinstance(obj, (list, set)) else None
+    return (
+        {"members": [kind, [describer.describe(one) for one in obj]]}
+        if isinstance(obj, (list, set))
+        else None
+    )
 
 
 def _literal(_: Any, obj: Any) -> Any:
@@ -400,7 +424,9 @@ class _Finder:
         try:
             return _FIND[kind](self, value)
         except (ImportError, AttributeError, KeyError, IndexError, TypeError) as error:
-            raise StoredError(f"{self.path}: cannot find {described}: {error}; store the variants again") from error
+            raise StoredError(
+                f"{self.path}: cannot find {described}: {error}; store the variants again"
+            ) from error
 
     def layouts(self, described: list[Any]) -> tuple[FrameLayout, ...]:
         return tuple(
@@ -409,11 +435,15 @@ class _Finder:
         )
 
 
-def _import(_: _Finder, path: str) -> Any:
+def _import(finder: _Finder, path: str) -> Any:
     module, _, name = path.partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split(".") if name else ():
-        found = found.__dict__[part] if isinstance(found, type) and part in found.__dict__ else getattr(found, part)
+        found = (
+            found.__dict__[part]
+            if isinstance(found, type) and part in found.__dict__
+            else getattr(found, part)
+        )
     return found
 
 

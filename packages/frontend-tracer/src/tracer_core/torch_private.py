@@ -107,7 +107,7 @@ def functional_value(tensor: torch.Tensor) -> torch.Tensor:
 
 def has_data_mutation(tensor: torch.Tensor) -> bool:
     """Whether the storage behind a wrapper was written to."""
-    return bool(torch._functionalize_has_data_mutation(tensor))
+    return bool(torch._functionalize_has_data_mutation(tensor))  # type: ignore[attr-defined]
 
 
 def has_metadata_mutation(tensor: torch.Tensor) -> bool:
@@ -275,7 +275,7 @@ def _input_source_class() -> Any:
 
         @property
         def _name_template(self) -> str:
-            return str(self._text)
+            return str(self.__dict__["_text"])
 
         @property
         def guard_source(self) -> Any:
@@ -285,10 +285,10 @@ def _input_source_class() -> Any:
             return False
 
         def __hash__(self) -> int:
-            return hash(self._text)
+            return hash(self._name_template)
 
         def __eq__(self, other: object) -> bool:
-            return isinstance(other, InputSource) and other._text == self._text
+            return isinstance(other, InputSource) and other._name_template == self._name_template
 
     # A method in torch 2.11, a property since.
     name = (lambda self: self._text) if inspect.isfunction(getattr(Source, "name", None)) else property(
@@ -306,7 +306,7 @@ def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple
     """The fake twin of a real tensor whose marked dimensions become symbols of the mode's ShapeEnv."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-    context = StatelessSymbolicContext(
+    context: Any = StatelessSymbolicContext(
         dynamic_sizes=[DimDynamic.DYNAMIC if dim else DimDynamic.STATIC for dim in symbolic],
         constraint_sizes=[None] * len(symbolic),
     )

@@ -33,7 +33,10 @@ CompileFunction = Callable[[torch.fx.GraphModule, Any], Runner]
 
 def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
     """A runner for ``lowered.graph``, and why parts of it run eagerly ("" if none do)."""
-    if not any(node.op.startswith("call_") for node in lowered.graph.graph.nodes) and not lowered.spec.outputs:
+    if (
+        not any(node.op.startswith("call_") for node in lowered.graph.graph.nodes)
+        and not lowered.spec.outputs
+    ):
         return lambda inputs: (), ""  # inputs, views of them and numbers: nothing is left to compute
     compile_function: CompileFunction = resolve(backend.compile)
     supports = supported_by(backend)

@@ -87,7 +87,9 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
     if kind is tuple:
         # Element by element: (True, -0.0) == (1, 0.0) to Python.
         parts = [equality(f"{value}[{i}]", item, constant) for i, item in enumerate(expected)]
-        return "(" + " and ".join([f"type({value}) is tuple", f"len({value}) == {len(expected)}", *parts]) + ")"
+        return (
+            "(" + " and ".join([f"type({value}) is tuple", f"len({value}) == {len(expected)}", *parts]) + ")"
+        )
     if kind is complex:
         return f"(type({value}) is complex and repr({value}) == {repr(expected)!r})"
     if kind is frozenset:

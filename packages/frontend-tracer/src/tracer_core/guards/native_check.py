@@ -152,7 +152,9 @@ def _metadata_is_seen(helper: tuple[Any, int]) -> bool:
 class NativeCheck:
     """One stamp in C. Calling it says whether nothing changed. Keeps everything it looks at alive."""
 
-    def __init__(self, helper: tuple[Any, int], dicts: list[Any], objects: list[Any], tensors: list[Any]) -> None:
+    def __init__(
+        self, helper: tuple[Any, int], dicts: list[Any], objects: list[Any], tensors: list[Any]
+    ) -> None:
         library, offset = helper
         self._alive = (dicts, objects, tensors)
         self._arrays = [
@@ -162,8 +164,18 @@ class NativeCheck:
         self._types = (ctypes.c_void_p * max(1, len(objects)))()
         self._impls = (ctypes.c_void_p * max(1, len(tensors)))()
         self._metadata = ctypes.create_string_buffer(max(1, len(tensors) * _METADATA_SIZE))
-        pointers = [ctypes.addressof(x) for x in (
-            self._arrays[0], self._versions, self._arrays[1], self._types, self._arrays[2], self._impls, self._metadata)]
+        pointers = [
+            ctypes.addressof(x)
+            for x in (
+                self._arrays[0],
+                self._versions,
+                self._arrays[1],
+                self._types,
+                self._arrays[2],
+                self._impls,
+                self._metadata,
+            )
+        ]
         self._stamp = _Stamp(len(dicts), len(objects), len(tensors), *pointers, _VERSION_OFFSET, _TYPE_OFFSET,
                              _impl_offset(), offset, _METADATA_SIZE)  # fmt: skip
         self._address = ctypes.addressof(self._stamp)

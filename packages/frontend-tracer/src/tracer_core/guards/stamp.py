@@ -27,7 +27,9 @@ class Checked:
 
     __slots__ = ("fetched", "dicts", "objects", "empties", "tensors", "lists", "probes")
 
-    def __init__(self, fetched: Any, dicts: Any, objects: Any, empties: Any, tensors: Any, lists: Any, probes: Any) -> None:
+    def __init__(
+        self, fetched: Any, dicts: Any, objects: Any, empties: Any, tensors: Any, lists: Any, probes: Any
+    ) -> None:
         self.fetched, self.dicts, self.objects, self.empties = fetched, dicts, objects, empties
         self.tensors, self.lists, self.probes = tensors, lists, probes
 
@@ -82,7 +84,11 @@ class Stamp:
         if self._check is not None:
             if not self._check():
                 return False
-        elif self._watched or [type(obj) for obj in self._objects] != self._types or self._metadata() != self._facts:
+        elif (
+            self._watched
+            or [type(obj) for obj in self._objects] != self._types
+            or self._metadata() != self._facts
+        ):
             # Without version tags nothing is known about the dictionaries.
             return False
         if any(self._empties):
@@ -101,7 +107,9 @@ class Stamp:
             if now is not old and not (is_constant(old) and repr(now) == repr(old) and now == old):
                 return False
         for namespace, before in self._volatile:
-            if len(namespace) != len(before) or any(namespace.get(k, self) is not v for k, v in before.items()):
+            if len(namespace) != len(before) or any(
+                namespace.get(k, self) is not v for k, v in before.items()
+            ):
                 return False
         return True
 

@@ -87,7 +87,8 @@ class Attributes(TraceState):
         if isinstance(obj, type):
             return self._class_attribute(obj, name)
         if isinstance(obj, super):
-            return self.super_attribute(obj.__thisclass__, obj.__self__, name)
+            parts: Any = obj
+            return self.super_attribute(parts.__thisclass__, parts.__self__, name)
         cls = type(obj)
         if not cls.__flags__ & _HEAP_TYPE:
             return self._builtin_attribute(obj, name)
@@ -165,7 +166,7 @@ class Attributes(TraceState):
         if kind is types.MemberDescriptorType or kind is types.GetSetDescriptorType:
             return self._slot(raw, obj, cls, name)
         if isinstance(raw, _NATIVE_GETTERS):
-            return raw.__get__(obj, cls)
+            return raw.__get__(obj, cls)  # type: ignore[union-attr]
         getter = self._static(kind, "__get__")
         if getter is _ABSENT:
             return self._class_value(raw)
@@ -429,7 +430,9 @@ class Attributes(TraceState):
             return
         namespace = self.instance_dict(obj)
         if namespace is None or (name not in namespace and self._static(type(obj), name) is not _ABSENT):
-            self.break_graph("unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is deleted")
+            self.break_graph(
+                "unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is deleted"
+            )
         if name not in namespace:
             raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
         self.before_change(namespace, obj)

@@ -27,7 +27,9 @@ def bind(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any]) ->
         extra_slot += 1
     elif len(args) > n_positional:
         _mismatch(machine, frame)
-    accepted = {name: i for i, name in enumerate(names[: n_positional + n_keyword]) if i >= raw.co_posonlyargcount}
+    accepted = {
+        name: i for i, name in enumerate(names[: n_positional + n_keyword]) if i >= raw.co_posonlyargcount
+    }
     rest: dict[str, Any] = {}
     for name, value in kwargs.items():
         index = accepted.get(name)

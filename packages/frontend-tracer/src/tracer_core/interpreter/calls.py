@@ -129,11 +129,15 @@ class Calls(Operations):
         return value if source is None else self.provenance.read(
             value, self.provenance.sources.make(source, "slot", name))  # fmt: skip
 
-    def _marked(self, role: markers.FunctionRole, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _marked(
+        self, role: markers.FunctionRole, function: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
         if role is markers.FunctionRole.IS_COMPILING:
             return True
         if role is markers.FunctionRole.GRAPH_BREAK:
-            self.break_graph("requested", str(args[0] if args else kwargs.get("message", "")) or "graph_break()")
+            self.break_graph(
+                "requested", str(args[0] if args else kwargs.get("message", "")) or "graph_break()"
+            )
         if role is markers.FunctionRole.DISALLOW:
             self.break_graph("disabled", f"{function!r} was marked with disallow_in_graph")
         if role is markers.FunctionRole.ALLOW:
@@ -167,7 +171,10 @@ class Calls(Operations):
         self._guard_code(function)
         code = decode(function.__code__)
         if code.unsupported:
-            self.break_graph("unsupported_opcode", f"{function.__qualname__} uses {code.unsupported}: {UNSUPPORTED.get(code.unsupported, 'no handler')}")
+            self.break_graph(
+                "unsupported_opcode",
+                f"{function.__qualname__} uses {code.unsupported}: {UNSUPPORTED.get(code.unsupported, 'no handler')}",
+            )
         frame = Frame(function, code)
         bind(self, frame, args, kwargs)
         if frame.code.is_generator:
@@ -246,10 +253,19 @@ class Calls(Operations):
                 self.expand(value)
             elif is_constant(value) or self._is_tensor_like(value):
                 continue
-            elif isinstance(value, _PRIMITIVES) and not isinstance(value, enum.Enum) and not self.is_fresh(value):
-                self.break_graph("unsupported_value", f"native code reads a {type(value).__name__}, a subclass of a number or text")
+            elif (
+                isinstance(value, _PRIMITIVES)
+                and not isinstance(value, enum.Enum)
+                and not self.is_fresh(value)
+            ):
+                self.break_graph(
+                    "unsupported_value",
+                    f"native code reads a {type(value).__name__}, a subclass of a number or text",
+                )
             elif _is_opaque_data(value) and not self.is_fresh(value):
-                self.break_graph("unsupported_value", f"native code reads the contents of a {type(value).__name__}")
+                self.break_graph(
+                    "unsupported_value", f"native code reads the contents of a {type(value).__name__}"
+                )
             elif isinstance(value, HOST_ITERATORS):
                 self.break_graph("unknown_native", "native code is handed a generator")
 
@@ -286,8 +302,8 @@ class Calls(Operations):
             self.class_entry(cls, "__call__")
             return self.prepare(method, [function, *args], kwargs)
         if method is not ABSENT and not isinstance(function, (*_C_FUNCTIONS, types.FunctionType)):
-            if isinstance(method, types.FunctionType) or hasattr(method, "__get__") and not isinstance(
-                method, (types.WrapperDescriptorType, types.MethodDescriptorType)):  # fmt: skip
+            if isinstance(method, types.FunctionType) or (hasattr(method, "__get__") and not isinstance(
+                method, (types.WrapperDescriptorType, types.MethodDescriptorType))):  # fmt: skip
                 return self.prepare(method.__get__(function, cls), args, kwargs)
         if method is ABSENT:
             raise TypeError(f"'{cls.__name__}' object is not callable")
@@ -329,7 +345,9 @@ class Calls(Operations):
         if self.python_method(iterator, "__next__"):
             return LazyIterator(self, type(iterator).__name__, lambda: _next(self, iterator))
         if not self.is_fresh(iterator):
-            self.break_graph("live_iterator", f"a {type(iterator).__name__} from before this segment is advanced")
+            self.break_graph(
+                "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
+            )
         return iterator
 
     # -- classes --
@@ -372,10 +390,14 @@ class Calls(Operations):
             return owner.__new__(cls)
         if owner in (tuple, frozenset):
             return owner.__new__(cls, *([self.spread(args[0])] if args else []))
-        if owner in (str, int, float, bytes) or (isinstance(owner, type) and issubclass(owner, BaseException)):
+        if owner in (str, int, float, bytes) or (
+            isinstance(owner, type) and issubclass(owner, BaseException)
+        ):
             self.native_reads(*args)
             return owner.__new__(cls, *args, **kwargs)
-        self.break_graph("unknown_native", f"{getattr(owner, '__qualname__', owner)}.__new__ for {cls.__name__}")
+        self.break_graph(
+            "unknown_native", f"{getattr(owner, '__qualname__', owner)}.__new__ for {cls.__name__}"
+        )
 
     def _initialise(self, obj: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         cls = type(obj)
@@ -411,7 +433,10 @@ class Calls(Operations):
 
 def _is_opaque_data(value: Any) -> bool:
     """Whether an object holds data that no guard can describe: arrays and buffers."""
-    return isinstance(value, (bytearray, memoryview, array.array)) or type(value).__module__.partition(".")[0] == "numpy"
+    return (
+        isinstance(value, (bytearray, memoryview, array.array))
+        or type(value).__module__.partition(".")[0] == "numpy"
+    )
 
 
 def _next(tracer: Calls, iterator: Any) -> Any:
@@ -434,7 +459,10 @@ def _call_partial(tracer: Calls, partial: Any, args: list[Any], kwargs: dict[str
 
 def _call_cached(tracer: Calls, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """functools.lru_cache: by contract a function of its arguments."""
-    if all(is_constant(value) or isinstance(value, (type, types.FunctionType)) for value in (*args, *kwargs.values())):
+    if all(
+        is_constant(value) or isinstance(value, (type, types.FunctionType))
+        for value in (*args, *kwargs.values())
+    ):
         if not any(isinstance(value, torch.Tensor) for value in args):
             return cached(*args, **kwargs)
     return tracer.prepare(cached.__wrapped__, args, kwargs)

@@ -196,7 +196,11 @@ def _ranges(raw: types.CodeType, kept: list[dis.Instruction], index_of: dict[int
 
 
 def _liveness(
-    names: tuple[str, ...], args: tuple[Any, ...], exceptions: tuple[ExceptionRange, ...], n_locals: int, raw: Any
+    names: tuple[str, ...],
+    args: tuple[Any, ...],
+    exceptions: tuple[ExceptionRange, ...],
+    n_locals: int,
+    raw: Any,
 ) -> tuple[frozenset[int], ...]:
     """Backward data flow over fast locals. A handler of an exception range is a successor of every
     instruction of the range."""

@@ -45,8 +45,9 @@ _UNARY: dict[str, tuple[str, Callable[[Any], Any]]] = {
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _MUTABLE = (list, dict, set, collections.deque)
 #: Iterators that read nothing that existed before the trace when they were made in it.
+_ITERABLES: tuple[Any, ...] = ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values(), reversed([]))
 _NATIVE_ITERATORS = tuple(
-    {type(iter(x)) for x in ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values(), reversed([]))}
+    {type(iter(x)) for x in _ITERABLES}
     | {enumerate, zip, map, filter, reversed, *HOST_ITERATORS}
 )
 
@@ -77,7 +78,12 @@ class Operations(Attributes):
 
     def _check_native_operand(self, value: Any) -> None:
         cls = type(value)
-        if cls.__flags__ & (1 << 9) or cls.__module__ not in ("builtins", "types", "functools", "collections"):
+        if cls.__flags__ & (1 << 9) or cls.__module__ not in (
+            "builtins",
+            "types",
+            "functools",
+            "collections",
+        ):
             safe = (type, types.ModuleType, torch.finfo, torch.iinfo)
             if isinstance(value, enum.Enum) and not self.python_method(value, "__eq__"):
                 return  # a member of a str or int enumeration compares as its value does
@@ -132,8 +138,10 @@ class Operations(Attributes):
         return [forward, reflected]
 
     def _native_handles(self, name: str, left: Any, right: Any) -> bool:
-        return isinstance(left, torch.Tensor) and not hasattr(type(right), "__torch_function__") and isinstance(
-            right, (int, float, torch.Tensor)
+        return (
+            isinstance(left, torch.Tensor)
+            and not hasattr(type(right), "__torch_function__")
+            and isinstance(right, (int, float, torch.Tensor))
         )
 
     def _inplace(self, symbol: str, left: Any, right: Any) -> Any:
@@ -188,7 +196,9 @@ class Operations(Attributes):
             if isinstance(value, _CONTAINERS):
                 self.expand(value)
                 if not self._plain(value):
-                    self.break_graph("unknown_native", "containers of objects with their own __eq__ are compared")
+                    self.break_graph(
+                        "unknown_native", "containers of objects with their own __eq__ are compared"
+                    )
             elif not is_constant(value):
                 if self.is_identity_comparable(value):
                     continue
@@ -226,7 +236,9 @@ class Operations(Attributes):
             if method is not None:
                 return bool(self.call_value(method, [value], {}))
         decided = any(self._static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
-        if decided and not (is_constant(value) or self.is_fresh(value) or isinstance(value, (enum.Enum, type))):
+        if decided and not (
+            is_constant(value) or self.is_fresh(value) or isinstance(value, (enum.Enum, type))
+        ):
             self.break_graph("unknown_native", f"the truth of a {type(value).__name__}")
         return bool(value)
 
@@ -256,10 +268,16 @@ class Operations(Attributes):
         if isinstance(container, (str, bytes, range)):
             return item in container
         if self.python_method(container, "__iter__") or isinstance(container, _NATIVE_ITERATORS):
-            return any(item is other or self.truth(self.compare("==", item, other)) for other in self.spread(container))
+            return any(
+                item is other or self.truth(self.compare("==", item, other))
+                for other in self.spread(container)
+            )
         self._native_operands(item)
         self.expand(container)
-        if isinstance(container, (set, frozenset)) or type(container).__name__ in ("dict_keys", "dict_values"):
+        if isinstance(container, (set, frozenset)) or type(container).__name__ in (
+            "dict_keys",
+            "dict_values",
+        ):
             return item in container
         self.break_graph("unknown_native", f"`in` on a {type(container).__name__}")
 
@@ -351,7 +369,11 @@ class Operations(Attributes):
         del container[key]
 
     def check_key(self, key: Any) -> None:
-        if not is_constant(key) and not isinstance(key, (torch.Tensor, tuple)) and self.python_method(key, "__hash__"):
+        if (
+            not is_constant(key)
+            and not isinstance(key, (torch.Tensor, tuple))
+            and self.python_method(key, "__hash__")
+        ):
             self.break_graph("unknown_native", "a key with its own __hash__ is stored")
 
     def _change(self, container: Any) -> None:
@@ -382,7 +404,9 @@ class Operations(Attributes):
         self.expand(value)
         if isinstance(value, _CONTAINERS) or type(value).__name__ in _VIEW_NAMES:
             return iter(value)
-        self.break_graph("unknown_native", f"iteration over a {type(value).__module__}.{type(value).__name__}")
+        self.break_graph(
+            "unknown_native", f"iteration over a {type(value).__module__}.{type(value).__name__}"
+        )
 
     def _by_subscripts(self, value: Any) -> LazyIterator:
         """The old protocol: value[0], value[1], ... until IndexError."""
@@ -419,8 +443,13 @@ class Operations(Attributes):
             except StopIteration as stop:
                 return False, stop.value
         if not self.is_fresh(iterator):
-            self.break_graph("live_iterator", f"a {type(iterator).__name__} from before this segment is advanced")
-        if not isinstance(iterator, _NATIVE_ITERATORS) and type(iterator).__module__ not in ("itertools", "builtins"):
+            self.break_graph(
+                "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
+            )
+        if not isinstance(iterator, _NATIVE_ITERATORS) and type(iterator).__module__ not in (
+            "itertools",
+            "builtins",
+        ):
             self.break_graph("unknown_native", f"a {type(iterator).__name__} is advanced")
         try:
             return True, next(iterator)

@@ -51,7 +51,9 @@ class TraceState(Machine):
         for leaf in tree_leaves(result):
             # Some factories (from_numpy) do not ask modes: what they made is no part of the graph.
             if isinstance(leaf, torch.Tensor) and not torch_private.is_fake(leaf) and self.is_fresh(leaf):
-                self.break_graph("real_tensor_in_trace", f"{getattr(function, '__name__', function)}() made a real tensor")
+                self.break_graph(
+                    "real_tensor_in_trace", f"{getattr(function, '__name__', function)}() made a real tensor"
+                )
         return result
 
     def operator(self, function: Any, *operands: Any) -> Any:
@@ -85,7 +87,9 @@ class TraceState(Machine):
     def expand(self, obj: Any, depth: int = 8) -> None:
         """Guards everything that native code may read in a container that existed before the trace."""
         if depth == 0:
-            self.break_graph("unsupported_value", "a container nested more than 8 deep is read by native code")
+            self.break_graph(
+                "unsupported_value", "a container nested more than 8 deep is read by native code"
+            )
         if is_constant(obj) or isinstance(obj, torch.Tensor):
             return
         if self.effects.changed(obj) is not None:
@@ -166,4 +170,4 @@ class TraceState(Machine):
 
 _TORCH = torch.__path__[0]
 #: Views of a dictionary: one that existed before the trace does not say which dictionary it shows.
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))

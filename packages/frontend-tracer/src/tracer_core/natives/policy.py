@@ -122,4 +122,7 @@ def is_torch_operator(function: Any) -> bool:
     if isinstance(receiver, torch.Tensor) or receiver in _TENSOR_CLASSES:
         return True
     qualified = getattr(function, "__qualname__", "")
-    return qualified.startswith("_VariableFunctionsClass.") or (getattr(function, "__module__", None) or "") in _TORCH_OWNERS
+    return (
+        qualified.startswith("_VariableFunctionsClass.")
+        or (getattr(function, "__module__", None) or "") in _TORCH_OWNERS
+    )

@@ -73,7 +73,9 @@ class Recorder:
         """The fake of an input tensor; makes its placeholder at the first use."""
         source = self._source_of(real)
         if source is None:
-            raise Break("real_tensor_in_trace", f"a tensor of shape {tuple(real.shape)} made outside the trace")
+            raise Break(
+                "real_tensor_in_trace", f"a tensor of shape {tuple(real.shape)} made outside the trace"
+            )
         fake = self.fakes.of(real, source.name, self._dims_of(real))
         if id(fake) not in self._nodes:
             self._placeholder(source, real, fake)
@@ -85,7 +87,9 @@ class Recorder:
             name = f"{stem}_{len(self._names)}"
         self._names.add(name)
         anchor = self._last_placeholder
-        with self.graph.inserting_after(anchor) if anchor else self.graph.inserting_before(_first(self.graph)):
+        with (
+            self.graph.inserting_after(anchor) if anchor else self.graph.inserting_before(_first(self.graph))
+        ):
             node = self.graph.placeholder(name)
         node.meta["val"] = fake
         node.meta["user_frame"] = self._where()
@@ -109,7 +113,9 @@ class Recorder:
         if refused is not None:
             raise Break(*refused)
         fake_args, fake_kwargs = pytree.tree_map_only(torch.Tensor, self._to_fake, (args, kwargs))
-        given = [leaf for leaf in pytree.tree_leaves((fake_args, fake_kwargs)) if isinstance(leaf, torch.Tensor)]
+        given = [
+            leaf for leaf in pytree.tree_leaves((fake_args, fake_kwargs)) if isinstance(leaf, torch.Tensor)
+        ]
         before = [writes(fake) for fake in given]
         try:
             with self.fakes.mode:
@@ -134,7 +140,9 @@ class Recorder:
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any, written: bool) -> Any:
         leaves = pytree.tree_leaves(result)
-        if not written and not any(isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat)) for leaf in leaves):
+        if not written and not any(
+            isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat)) for leaf in leaves
+        ):
             if getattr(func, "__name__", "") not in _EFFECT_ONLY:
                 return result
         if not written and all(isinstance(leaf, (torch.SymInt, int)) for leaf in leaves) and leaves:
@@ -179,7 +187,9 @@ class Recorder:
         if isinstance(value, torch.Tensor):
             node = self._nodes.get(id(value))
             if node is None:
-                raise Break("real_tensor_in_trace", f"a fake tensor of shape {tuple(value.shape)} of another trace")
+                raise Break(
+                    "real_tensor_in_trace", f"a fake tensor of shape {tuple(value.shape)} of another trace"
+                )
             return node
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self.symbol(value.node.expr)

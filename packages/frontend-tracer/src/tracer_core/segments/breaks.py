@@ -45,7 +45,8 @@ BREAKS: dict[str, BreakDoc] = {
     "disabled": BreakDoc("the function was marked with disable()", "remove the mark"),
     "requested": BreakDoc("graph_break() was called", "remove the call"),
     "live_iterator": BreakDoc(
-        "an iterator made before this segment is advanced", "loop over a list or a range made in the same segment"
+        "an iterator made before this segment is advanced",
+        "loop over a list or a range made in the same segment",
     ),
     "unsupported_opcode": BreakDoc(
         "the tracer has no handler for a bytecode instruction", "write the statement in another way"
@@ -73,7 +74,8 @@ BREAKS: dict[str, BreakDoc] = {
         "an operator received a tensor whose origin is unknown", "pass the tensor as an argument"
     ),
     "operator_failed": BreakDoc(
-        "an operator could not be run on fake tensors", "check its arguments; it may be unsupported by FakeTensor"
+        "an operator could not be run on fake tensors",
+        "check its arguments; it may be unsupported by FakeTensor",
     ),
     "step_limit": BreakDoc("the trace is longer than the limit", "compile a smaller function"),
 }

@@ -70,8 +70,12 @@ class Captured:
 
 @dataclass(frozen=True, slots=True)
 class Portable:
-    """What storing a variant needs beside its text. roots: state items whose identity keys its stamps. paths: constant's name -> a source that reaches it without the state.
-    interpreted: the functions whose bytecode was followed."""
+    """What storing a variant needs beside its text.
+
+    roots: state items whose identity keys its stamps. paths: constant's name -> a source that reaches it
+    without the state. interpreted: the functions whose bytecode was followed. path_constants: what the
+    constants in `paths` index.
+    """
 
     roots: tuple[int, ...]
     paths: dict[str, Source]
@@ -101,7 +105,9 @@ def capture(
     forced: dict[int, tuple[str, str]] = {}
     settings = torch_private.torch_state()
     for _ in range(_MAX_RESTARTS):
-        shapes = ShapePolicy(config.dynamic, seen, config.backend.shapes == "symbolic" or config.backend.ir == "torch")
+        shapes = ShapePolicy(
+            config.dynamic, seen, config.backend.shapes == "symbolic" or config.backend.ir == "torch"
+        )
         shapes.look(list(state))
         tracer = Tracer(shapes, forced)
         try:
@@ -141,7 +147,9 @@ def _attempt(
 class _Generator:
     """Turns a finished trace into a variant. Mutable, used once."""
 
-    def __init__(self, tracer: Tracer, state: Any, config: CompileConfig, settings: Any, name: str, after: Any) -> None:
+    def __init__(
+        self, tracer: Tracer, state: Any, config: CompileConfig, settings: Any, name: str, after: Any
+    ) -> None:
         self.tracer, self.state, self.config, self.settings, self.name = tracer, state, config, settings, name
         self.after = after
         self.variant = Variant(tracer.provenance, state)
@@ -235,7 +243,7 @@ class _Generator:
         """An object that was changed must not be another one that was read: its change was not seen there."""
         provenance = self.tracer.provenance
         for change in self.tracer.effects.changes.values():
-            source = provenance.source_of(change.obj)
+            source: Any = provenance.source_of(change.obj)
             is_namespace = source.kind == "dict" and source.base is not None
             holder = provenance.value_at(source.base) if is_namespace else change.obj
             if holder is None or isinstance(holder, types.ModuleType):
@@ -301,11 +309,17 @@ class _Generator:
 class _Failure:
     """Says which guard of a variant fails for a state, with the old and the new value."""
 
-    def __init__(self, variant: Variant, tracer: Tracer, settings: list[str], namespace: dict[str, Any]) -> None:
+    def __init__(
+        self, variant: Variant, tracer: Tracer, settings: list[str], namespace: dict[str, Any]
+    ) -> None:
         self.settings, self.namespace = settings, namespace
         self.constants = variant.constants
         self.guards = [
-            (str(guard), guard.source.expression, guard.text("v", self.constants.text, lambda s: f"({s.expression})"))
+            (
+                str(guard),
+                guard.source.expression,
+                guard.text("v", self.constants.text, lambda s: f"({s.expression})"),
+            )
             for guard in tracer.provenance.guards
         ]
         self.provenance_constants = tracer.provenance.constants

@@ -273,7 +273,9 @@ def _set_deque(target: Any, items: list[Any]) -> None:
     target.extend(items)
 
 
-def _replay_dict(target: str, before: dict[Any, Any], after: dict[Any, Any], r: Rebuilder, whole: str = "set_dict") -> list[str]:
+def _replay_dict(
+    target: str, before: dict[Any, Any], after: dict[Any, Any], r: Rebuilder, whole: str = "set_dict"
+) -> list[str]:
     kept = [key for key in before if key in after]
     if list(after)[: len(kept)] != kept:
         pairs = ", ".join(f"({r.value(k)}, {r.value(v)})" for k, v in after.items())

@@ -12,4 +12,14 @@ from tracer_core.interpreter.opcodes import (
     stack,
 )
 
-__all__ = ["branches", "calls", "containers", "context", "exceptions", "iteration", "names", "operators", "stack"]
+__all__ = [
+    "branches",
+    "calls",
+    "containers",
+    "context",
+    "exceptions",
+    "iteration",
+    "names",
+    "operators",
+    "stack",
+]

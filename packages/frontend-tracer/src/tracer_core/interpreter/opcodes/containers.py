@@ -125,7 +125,9 @@ def unpack_ex(m: Machine, f: Frame, arg: int) -> None:
     before, after = arg & 0xFF, arg >> 8
     items = m.spread(m.pop(f))
     if len(items) < before + after:
-        raise ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(items)})")
+        raise ValueError(
+            f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
     middle = m.made(items[before : len(items) - after])
     tail = items[len(items) - after :] if after else []
     f.stack.extend(reversed([*items[:before], middle, *tail]))
@@ -156,5 +158,3 @@ def _stop_iteration(error: BaseException) -> BaseException:
 @opcode("CALL_INTRINSIC_2")
 def call_intrinsic_2(m: Machine, f: Frame, arg: int) -> None:
     m.break_graph("unsupported_opcode", f"CALL_INTRINSIC_2 {arg}: except* and type parameters")
-
-

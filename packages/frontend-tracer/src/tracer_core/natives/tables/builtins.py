@@ -42,7 +42,7 @@ def is_instance(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
 
 def _stand_in(iterator: Any) -> Any:
     """An object of the type that the program believes an iterator to be."""
-    return (item for item in ()) if isinstance(iterator, TracedGenerator) else map(iter, ())
+    return (None for _ in range(0)) if isinstance(iterator, TracedGenerator) else map(iter, ())
 
 
 def _is_plain_tensor_instance(classes: Any) -> bool:
@@ -233,7 +233,7 @@ def _lazy(tracer: Any, iterable: Any) -> Any:
 
 @special(zip)
 def zip_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return zip(*(_lazy(tracer, a) for a in args), **kwargs)
+    return zip(*(_lazy(tracer, a) for a in args), **kwargs)  # noqa: B905  (strict is in kwargs if asked for)
 
 
 @special(enumerate)
@@ -334,7 +334,9 @@ special(collections.OrderedDict)(_mapping_init(collections.OrderedDict))
 
 @special(collections.defaultdict)
 def defaultdict_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return collections.defaultdict(args[0] if args else None, *(tracer.mapping(a) for a in args[1:]), **kwargs)
+    return collections.defaultdict(
+        args[0] if args else None, *(tracer.mapping(a) for a in args[1:]), **kwargs
+    )
 
 
 def _number(kind: Any) -> Any:
@@ -358,8 +360,8 @@ def _number(kind: Any) -> Any:
     return handler
 
 
-for _kind in (int, float, complex, bytes):
-    special(_kind)(_number(_kind))
+for _number_type in (int, float, complex, bytes):
+    special(_number_type)(_number(_number_type))
 
 
 @special(bool)
@@ -404,7 +406,9 @@ def super_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(functools.partial)
 def partial_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return functools.partial(*args, **kwargs)
+    if not args:
+        raise TypeError("type 'partial' takes at least one argument")
+    return functools.partial(args[0], *args[1:], **kwargs)
 
 
 breaks("unknown_native", "a descriptor is made", [property, staticmethod, classmethod])

@@ -68,16 +68,24 @@ def _of_pools(function: Any) -> Any:
     """Iterators that read their arguments whole when they are made."""
 
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        return function(*(a if isinstance(a, (int, type(None))) else tracer.spread(a) for a in args), **kwargs)
+        return function(
+            *(a if isinstance(a, (int, type(None))) else tracer.spread(a) for a in args), **kwargs
+        )
 
     return handler
 
 
-for _function in (itertools.chain, itertools.islice, itertools.zip_longest, itertools.pairwise, itertools.cycle):
+for _function in (
+    itertools.chain,
+    itertools.islice,
+    itertools.zip_longest,
+    itertools.pairwise,
+    itertools.cycle,
+):
     special(_function)(_of_iterators(_function))
-for _function in (itertools.product, itertools.combinations, itertools.permutations,
-                  itertools.combinations_with_replacement):  # fmt: skip
-    special(_function)(_of_pools(_function))
+for _pools in (itertools.product, itertools.combinations, itertools.permutations,
+               itertools.combinations_with_replacement):  # fmt: skip
+    special(_pools)(_of_pools(_pools))
 declare(PURE, [itertools.repeat, itertools.count])
 
 
