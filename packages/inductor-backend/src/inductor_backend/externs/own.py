@@ -15,9 +15,8 @@ from pathlib import Path
 
 import torch
 
-from tracer_core.plugin_api import BackendError
-
 from inductor_backend.runtime.build_cpp import Library, build, load_binary
+from tracer_core.plugin_api import BackendError
 
 #: Activations that the product applies before it stores, by name: the number in own.cpp.
 POSTS = {"none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
