@@ -20,9 +20,12 @@ from tracer_core.guards.native_check import NativeCheck, native_check
 from tracer_core.provenance import is_constant
 
 
+_ABSENT: Any = object()
+
+
 class Checked:
-    """What a full check read. fetched: values for the run part. dicts: dictionaries (or class
-    namespaces) read by key. objects: whose exact type was checked. empties: containers that must be
+    """What a full check read. fetched: values for the run part. dicts: (dictionary or class
+    namespace, keys read in it; None: all of them). objects: whose exact type was checked. empties: containers that must be
     falsy. tensors: whose metadata was checked. probes: (read, expected) pairs for anything else."""
 
     __slots__ = ("fetched", "dicts", "objects", "empties", "tensors", "lists", "probes")
@@ -55,11 +58,13 @@ class Stamp:
     def __init__(self, checked: Checked, volatile: frozenset[int]) -> None:
         self.fetched = checked.fetched
         watched = []
-        self._volatile: list[tuple[Any, dict[Any, Any]]] = []
-        for namespace in checked.dicts:
+        self._volatile: list[tuple[Any, dict[Any, Any], int | None]] = []
+        for namespace, keys in checked.dicts:
             plain = _plain_dict(namespace)
             if plain is None or id(plain) in volatile:
-                self._volatile.append((namespace, dict(namespace)))
+                read = namespace if keys is None else keys
+                before = {key: namespace.get(key, _ABSENT) for key in read}
+                self._volatile.append((namespace, before, len(namespace) if keys is None else None))
             else:
                 watched.append(plain)
         self._watched = watched
@@ -106,10 +111,10 @@ class Stamp:
             now = read()
             if now is not old and not (is_constant(old) and repr(now) == repr(old) and now == old):
                 return False
-        for namespace, before in self._volatile:
-            if len(namespace) != len(before) or any(
-                namespace.get(k, self) is not v for k, v in before.items()
-            ):
+        for namespace, before, size in self._volatile:
+            if size is not None and len(namespace) != size:
+                return False
+            if any(namespace.get(key, _ABSENT) is not value for key, value in before.items()):
                 return False
         return True
 

@@ -47,8 +47,7 @@ _MUTABLE = (list, dict, set, collections.deque)
 #: Iterators that read nothing that existed before the trace when they were made in it.
 _ITERABLES: tuple[Any, ...] = ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values(), reversed([]))
 _NATIVE_ITERATORS = tuple(
-    {type(iter(x)) for x in _ITERABLES}
-    | {enumerate, zip, map, filter, reversed, *HOST_ITERATORS}
+    {type(iter(x)) for x in _ITERABLES} | {enumerate, zip, map, filter, reversed, *HOST_ITERATORS}
 )
 
 

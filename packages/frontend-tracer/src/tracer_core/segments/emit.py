@@ -82,8 +82,10 @@ class Variant:
         self.body: list[str] = []
         self.fetched: dict[str, None] = {}
         self.parts: dict[str, dict[str, None]] = {
-            name: {} for name in ("dicts", "objects", "empties", "tensors", "lists", "probes")
+            name: {} for name in ("objects", "empties", "tensors", "lists", "probes")
         }
+        #: variable of a dictionary -> text of each key read in it, or None: its keys themselves matter.
+        self.keys_read: dict[str, dict[str, None] | None] = {}
         self.roots: dict[int, None] = {}
         self._variables: dict[Source, str] = {}
         self._objects: set[Source] = set()
@@ -128,8 +130,10 @@ class Variant:
         """What a stamp must watch so that this read would give the same again."""
         if not self.is_object(source) or source.base is None:
             return
-        if source.kind in ("key", "nth_key"):
-            self.parts["dicts"][base] = None
+        if source.kind == "key":
+            self._reads_key(base, source.key)
+        elif source.kind == "nth_key":
+            self.keys_read[base] = None
         elif source.kind == "item":
             if not isinstance(self.provenance.value_at(source.base), tuple):
                 self.parts["lists"][base] = None
@@ -140,6 +144,11 @@ class Variant:
                 self.parts["probes"][f"partial(getattr, {base}, {name!r})"] = None
         elif source.kind == "called":
             self.parts["probes"][base] = None
+
+    def _reads_key(self, name: str, key: Any) -> None:
+        keys = self.keys_read.setdefault(name, {})
+        if keys is not None:
+            keys[self.constants.text(key)] = None
 
     # -- guards --
 
@@ -172,12 +181,12 @@ class Variant:
             self.parts["empties"][value] = None
             return True
         if kind is GuardKind.HAS_NOT:
-            self.parts["dicts"][value] = None
+            self._reads_key(value, guard.expected)
             return True
         read = self.provenance.value_at(guard.source)
         if kind in (GuardKind.LEN, GuardKind.KEYS):
             if isinstance(read, dict) or (read is None and guard.source.kind == "dict"):
-                self.parts["dicts"][value] = None
+                self.keys_read[value] = None
                 return True
             if isinstance(read, list):
                 self.parts["lists"][value] = None
@@ -201,8 +210,13 @@ class Variant:
             lines += ["def check(S):", "    try:"]
             lines += [f"        {line}" for line in self.object_lines]
             lines += [f"    except {_FAILURES}: return None"]
-            groups = ", ".join(_tuple_text(list(self.parts[name])) for name in self.parts)
-            lines += [f"    return Checked({_tuple_text(list(self.fetched))}, {groups})", ""]
+            dicts = [
+                f"({name}, {None if keys is None else _tuple_text(list(keys))})"
+                for name, keys in self.keys_read.items()
+            ]
+            groups = [dicts, *map(list, self.parts.values())]
+            texts = ", ".join(map(_tuple_text, [list(self.fetched), *groups]))
+            lines += [f"    return Checked({texts})", ""]
         lines += ["def attempt(S):"]
         lines += [f"    if not ({text}): return MISS" for text in settings]
         if self.direct_lines:
