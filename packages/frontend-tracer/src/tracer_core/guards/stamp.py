@@ -19,7 +19,6 @@ from typing import Any
 from tracer_core.guards.native_check import NativeCheck, native_check
 from tracer_core.provenance import is_constant
 
-
 _ABSENT: Any = object()
 
 
