@@ -23,9 +23,12 @@ _ABSENT: Any = object()
 
 
 class Checked:
-    """What a full check read. fetched: values for the run part. dicts: (dictionary or class
-    namespace, keys read in it; None: all of them). objects: whose exact type was checked. empties: containers that must be
-    falsy. tensors: whose metadata was checked. probes: (read, expected) pairs for anything else."""
+    """What a full check read.
+
+    fetched: values for the run part. dicts: (dictionary or class namespace, keys read in it; None: all of
+    them). objects: whose exact type was checked. empties: containers that must be falsy. tensors: whose
+    metadata was checked. lists: read by position. probes: calls that must give the same object again.
+    """
 
     __slots__ = ("fetched", "dicts", "objects", "empties", "tensors", "lists", "probes")
 
