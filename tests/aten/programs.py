@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from tracer_core.testing import compare, compare_aliasing
+
 
 @dataclass(frozen=True)
 class Program:
@@ -158,3 +160,19 @@ PROGRAMS = [
     Program("number from a tensor", lambda x: x.sum() * x.shape[0], one(5, 3)),
     Program("attention", lambda q: F.scaled_dot_product_attention(q, q, q), one(2, 4, 5, 16)),
 ]
+
+
+def runs_as_eager(program: Program, runner: Callable[[list[Any]], Any], extra: list[Any]) -> None:
+    """Asserts that a runner (extra: inputs after the program's own) does what the program does, twice: values,
+    writes to inputs, aliasing."""
+    for _ in range(2):
+        ours, eager = program.inputs(), program.inputs()
+        with torch.no_grad():
+            torch.manual_seed(0)
+            expected = program.fn(*eager)
+            torch.manual_seed(0)
+            actual = tuple(runner([*ours, *extra]))
+        expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
+        compare(expected, actual)
+        compare(eager, ours, path="inputs")
+        compare_aliasing([eager, expected], [ours, actual])

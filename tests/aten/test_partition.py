@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.aten.programs import PROGRAMS, randn
+from tests.aten.programs import PROGRAMS, randn, runs_as_eager
 from tests.aten.test_lower import interpreter
 from tracer_core.dispatch import compile_graph, fallback_of
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend
-from tracer_core.testing import compare, compare_aliasing, torch_graph
+from tracer_core.testing import torch_graph
 
 aten = torch.ops.aten
 
@@ -85,17 +85,7 @@ def test_any_partition_is_the_program(program, seed):
         lambda node: "refused by chance" if decided.setdefault(node, choice.random() < 0.5) else None
     )
     runner, extra = compiled(program.fn, backend, *program.inputs())
-    for _ in range(2):
-        ours, eager = program.inputs(), program.inputs()
-        with torch.no_grad():
-            torch.manual_seed(0)
-            expected = program.fn(*eager)
-            torch.manual_seed(0)
-            actual = tuple(runner([*ours, *extra]))
-        expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
-        compare(expected, actual)
-        compare(eager, ours, path="inputs")
-        compare_aliasing([eager, expected], [ours, actual])
+    runs_as_eager(program, runner, extra)
 
 
 def test_what_is_not_core_runs_eagerly_for_a_core_backend():

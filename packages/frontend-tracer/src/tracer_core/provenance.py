@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.guards.guard import Guard, GuardKind, TensorFacts
 from tracer_core.segments.breaks import Break
 from tracer_core.source import Source, Sources
@@ -160,7 +161,7 @@ def tensor_facts(value: torch.Tensor, dims: tuple[int | None, ...] | None = None
         type=type(value),
         dtype=value.dtype,
         device=value.device,
-        keys=torch._C._dispatch_keys(value).raw_repr(),
+        keys=torch_private.dispatch_keys(value),
         requires_grad=value.requires_grad,
         shape=tuple(value.shape) if dims is None else dims,
         stride=None if symbolic else value.stride(),

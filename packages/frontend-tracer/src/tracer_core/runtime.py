@@ -23,7 +23,7 @@ from tracer_core.interpreter.real import RealMachine
 from tracer_core.interpreter.tracer import Tracer
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig, env
-from tracer_core.segments.breaks import BREAKS, Break, RunNatively
+from tracer_core.segments.breaks import RunNatively
 from tracer_core.segments.capture import Abandoned, BreakRecord, Captured, UserError, capture
 from tracer_core.segments.segment import MISS, Segment, Suspended, flatten, frames_of
 from tracer_core.stages import recording
@@ -59,7 +59,6 @@ class CompiledFunction:
         self.skipped: str | None = None
         self._starts: dict[Any, Segment] = {}
         self._segments: dict[Any, Segment] = {}
-        self._said_breaks = False
         _instances.add(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -264,6 +263,3 @@ def _labels(function: Any, n_args: int, keywords: tuple[str, ...]) -> list[str]:
     names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
     positional = [names[i] if i < len(names) else f"args[{i - len(names)}]" for i in range(n_args)]
     return [*positional, *keywords]
-
-
-__all__ = ["BREAKS", "Break", "CompiledFunction", "reset"]

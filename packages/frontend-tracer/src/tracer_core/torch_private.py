@@ -350,10 +350,6 @@ def autocast_state() -> tuple[Any, ...]:
     return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
 
 
-#: Context in which neither torch function modes nor subclasses are asked.
-NoTorchFunction = torch._C.DisableTorchFunction
-
-
 def finite_bounds(bounds: Any) -> tuple[int, int | None]:
     """(lower, upper) of a ValueRanges, None for no upper bound."""
     try:

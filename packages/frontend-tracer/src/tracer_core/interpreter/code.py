@@ -85,7 +85,6 @@ class Code:
     first_free: int
     live: tuple[frozenset[int], ...]
     is_generator: bool
-    is_async: bool
     unsupported: str
 
 
@@ -155,7 +154,6 @@ def _decode(raw: types.CodeType) -> Code:
         first_free=len(locals_names) - len(raw.co_freevars),
         live=_liveness(names, args, exceptions, len(locals_names), raw),
         is_generator=bool(raw.co_flags & 0x20),
-        is_async=bool(raw.co_flags & 0x280),
         unsupported=next((name for name in names if name not in HANDLERS), ""),
     )
 

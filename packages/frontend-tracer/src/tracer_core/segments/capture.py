@@ -8,6 +8,7 @@ changed has its old contents again when this returns or raises.
 from __future__ import annotations
 
 import linecache
+import operator
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from tracer_core.plugin_api import InputSpec, Role, Runner
 from tracer_core.rebuild import CannotRebuild, Rebuilder
 from tracer_core.segments.breaks import BREAKS, Break, Restart
 from tracer_core.segments.emit import Variant, runtime_namespace, settings_checks
-from tracer_core.segments.segment import Suspended, flatten
+from tracer_core.segments.segment import flatten
 from tracer_core.shapes import ShapePolicy, size_conditions
 from tracer_core.source import Source
 from tracer_core.stages import stage, wants_text
@@ -207,8 +208,6 @@ class _Generator:
         recorder = self.tracer.recorder
         if recorder.op_count == 0 and not self.outputs:
             return None, None
-        if not self.outputs and not any(node.op != "placeholder" for node in recorder.graph.nodes):
-            return None, None
         graph = recorder.graph
         graph.output(tuple(self.outputs))
         for node in reversed(list(graph.nodes)):
@@ -273,7 +272,7 @@ class _Generator:
         variant, tracer = self.variant, self.tracer
         roots = tuple(variant.roots)
         settings = settings_checks(self.settings, variant.constants.text)
-        text = variant.text(settings, roots)
+        text = variant.text(settings)
         namespace = {**runtime_namespace(), **variant.constants.namespace, "graph": runner}
         filename = f"<tracer_core {self.name}>"
         linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
@@ -369,6 +368,4 @@ def _input_spec(source: Any, tensor: torch.Tensor, node: torch.fx.Node) -> Input
     return InputSpec(node.name, role, source.name, stable_address=role is not Role.USER_INPUT)
 
 
-_UNUSED_GONE = frozenset({getattr, __import__("operator").getitem})
-
-__all__ = ["Abandoned", "BreakRecord", "Captured", "Suspended", "UserError", "capture"]
+_UNUSED_GONE = frozenset({getattr, operator.getitem})

@@ -20,7 +20,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.effects import MISSING, Change
-from tracer_core.guards.guard import Guard, GuardKind, equality
+from tracer_core.guards.guard import Guard, GuardKind
 from tracer_core.guards.stamp import Checked
 from tracer_core.interpreter.frame import NULL
 from tracer_core.rebuild import Rebuilder
@@ -204,7 +204,7 @@ class Variant:
 
     # -- assembly --
 
-    def text(self, settings: list[str], roots: tuple[int, ...]) -> str:
+    def text(self, settings: list[str]) -> str:
         lines: list[str] = []
         if self.object_lines:
             lines += ["def check(S):", "    try:"]
@@ -334,5 +334,3 @@ _REPLAY: dict[type, Callable[..., list[str]]] = {
     collections.deque: _replay_deque,
     types.CellType: _replay_cell,
 }
-
-__all__ = ["Constants", "Variant", "equality", "runtime_namespace", "settings_checks"]
