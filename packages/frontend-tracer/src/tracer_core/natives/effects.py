@@ -6,9 +6,11 @@ a row is unknown, and unknown means graph break, never "probably pure".
 
 from __future__ import annotations
 
+import collections
 import enum
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,9 +78,45 @@ def breaks(kind: str, reason: str, callables: Iterable[Any]) -> None:
 def effect_of(function: Any) -> Effect | None:
     """The row of a callable; for a bound method of a C type, the row of the type's method."""
     try:
-        return EFFECTS.get(function)
+        row = EFFECTS.get(function)
     except TypeError:
         return None
+    if row is not None and _counters:
+        for counter in _counters:
+            counter[row_name(function)] += 1
+    return row
+
+
+#: Counters of rows used, filled while `counting()` is active.
+_counters: list[collections.Counter[str]] = []
+
+
+@contextmanager
+def counting() -> Iterator[collections.Counter[str]]:
+    """Counts the rows that traces look up meanwhile: name as `rows()` gives it -> how often."""
+    counter: collections.Counter[str] = collections.Counter()
+    _counters.append(counter)
+    try:
+        yield counter
+    finally:
+        _counters[:] = [other for other in _counters if other is not counter]
+
+
+def rows() -> Iterator[tuple[str, EffectKind]]:
+    """(qualified name, kind) of every row of the table; names are unique."""
+    for function, row in EFFECTS.items():
+        yield row_name(function), row.kind
+
+
+def row_name(function: Any) -> str:
+    """The name of a callable with a row: ``math.sqrt``, ``builtins.list.append``, ``collections.deque``."""
+    raw = function.__func__ if isinstance(function, staticmethod) else function
+    qualified = getattr(raw, "__qualname__", None) or getattr(raw, "__name__", None) or repr(raw)
+    module = getattr(raw, "__module__", None)
+    if module is None:
+        owner = getattr(raw, "__objclass__", None) or getattr(raw, "__self__", None)
+        module = getattr(owner, "__module__", None) or "builtins"
+    return f"{module}.{qualified}"
 
 
 def unbound(function: types.BuiltinFunctionType) -> Any:
