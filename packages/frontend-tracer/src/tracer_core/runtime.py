@@ -8,6 +8,7 @@ and the reason is recorded (with TRACER_STRICT=1 it is raised).
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import warnings
 import weakref
@@ -25,7 +26,8 @@ from tracer_core.logs import logger
 from tracer_core.options import CompileConfig, env
 from tracer_core.segments.breaks import RunNatively
 from tracer_core.segments.capture import Abandoned, BreakRecord, Captured, UserError, capture
-from tracer_core.segments.segment import MISS, Segment, Suspended, flatten, frames_of
+from tracer_core.segments.segment import MISS, Suspended, flatten, frames_of
+from tracer_core.segments.variants import MOST_VARIANTS, Segment
 from tracer_core.stages import recording
 
 _LOCK = threading.RLock()
@@ -34,6 +36,15 @@ _tracing: int | None = None
 _graph_numbers = itertools.count()
 _instances: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 _MAX_SEGMENTS = 256
+
+
+def _after_fork() -> None:
+    """In a child: the threads that held the lock, or were tracing, do not exist here."""
+    global _LOCK, _tracing
+    _LOCK, _tracing = threading.RLock(), None
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def reset() -> None:
@@ -67,12 +78,13 @@ class CompiledFunction:
                 pass
         state = (*args, *kwargs.values()) if kwargs else args
         segment = self._starts.get((len(args), *kwargs))
+        version = -1
         if segment is not None:
-            for attempt in segment.variants:
-                result = attempt(state)
-                if result is not MISS:
-                    return self._drive(result) if type(result) is Suspended else result
-        return self._miss_start(args, kwargs, state)
+            version = segment.version
+            result = segment.run(state)
+            if result is not MISS:
+                return self._drive(result) if type(result) is Suspended else result
+        return self._miss_start(args, kwargs, state, version)
 
     def forget(self) -> None:
         """Drops every variant."""
@@ -83,34 +95,47 @@ class CompiledFunction:
 
     # -- the first segment --
 
-    def _miss_start(self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...]) -> Any:
+    def _miss_start(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...], version: int
+    ) -> Any:
+        """No variant fitted when the segment was at `version`: captures one, unless another thread just did."""
         if self.skipped is not None or not _can_trace():
             return self.function(*args, **kwargs)
         key = (len(args), *kwargs)
         with _LOCK:
-            segment = self._starts.setdefault(key, Segment(key))
-            labels = _labels(self.function, len(args), tuple(kwargs))
-
-            def start(tracer: Tracer) -> list[Frame]:
-                unread = [
-                    Unread(value, tracer.provenance.sources.make(None, "state", (i, labels[i])))
-                    for i, value in enumerate(state)
-                ]
-                named = dict(zip(kwargs, unread[len(args) :], strict=True))
-                return tracer.start(self.function, unread[: len(args)], named)
-
-            attempt = self._capture(segment, start, state)
+            segment = self._starts.get(key)
+            if segment is None:
+                segment = self._starts[key] = Segment(key)
+            captured_meanwhile = segment.version > max(version, 0)
+            attempt = None if captured_meanwhile else self._capture_start(segment, args, kwargs, state)
+        if captured_meanwhile:
+            return self(*args, **kwargs)
         result = MISS if attempt is None else self._first_run(segment, attempt, state)
         if result is MISS:
             return self._natively(segment, lambda: self.function(*args, **kwargs))
         return self._drive(result) if type(result) is Suspended else result
+
+    def _capture_start(
+        self, segment: Segment, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...]
+    ) -> Callable[[Any], Any] | None:
+        labels = _labels(self.function, len(args), tuple(kwargs))
+
+        def start(tracer: Tracer) -> list[Frame]:
+            unread = [
+                Unread(value, tracer.provenance.sources.make(None, "state", (i, labels[i])))
+                for i, value in enumerate(state)
+            ]
+            named = dict(zip(kwargs, unread[len(args) :], strict=True))
+            return tracer.start(self.function, unread[: len(args)], named)
+
+        return self._capture(segment, start, state)
 
     def _first_run(self, segment: Segment, attempt: Callable[[Any], Any], state: Any) -> Any:
         """A fresh variant must accept the call that it was captured from; one that does not is dropped."""
         result = attempt(state)
         if result is MISS:
             record = self.records[-1]
-            segment.variants.remove(attempt)
+            segment.remove(attempt)
             self._give_up(segment, f"{record.name} does not accept its own call: {record.check_first(state)}")
         return result
 
@@ -142,10 +167,9 @@ class CompiledFunction:
         state = tuple(values)
         segment = self._segments.get(layouts)
         if segment is not None:
-            for attempt in segment.variants:
-                result = attempt(state)
-                if result is not MISS:
-                    return result
+            result = segment.run(state)
+            if result is not MISS:
+                return result
         if self.skipped is not None or not _can_trace():
             return RealMachine().finish(frames)
         with _LOCK:
@@ -169,7 +193,7 @@ class CompiledFunction:
     def _capture(self, segment: Segment, start: Any, state: Any) -> Callable[[Any], Any] | None:
         """Captures a variant for this state; None: run natively, this time or from now on."""
         global _tracing
-        if segment.limit_hit or not self._may_recompile(segment, state):
+        if segment.is_closed(state) or not self._may_recompile(segment, state):
             return None
         name = f"graph_{next(_graph_numbers)}"
         previous, _tracing = _tracing, threading.get_ident()
@@ -197,7 +221,7 @@ class CompiledFunction:
         self._note(record)
         for expression, shape in record.shapes.items():
             segment.seen.setdefault(expression, []).append(shape)
-        segment.variants.append(record.attempt)
+        segment.add(record.attempt, state)
         return record.attempt
 
     def _give_up(self, segment: Segment, reason: str, cause: BaseException | None = None) -> None:
@@ -208,20 +232,24 @@ class CompiledFunction:
         logger().warning("%s runs natively: %s", _name(self.function), reason)
 
     def _may_recompile(self, segment: Segment, state: Any) -> bool:
-        count = len(segment.variants)
-        if count == 0:
+        """Whether one more variant is captured; tells why the present ones do not fit. The limit counts the
+        variants of the state's object (`Segment.count`), `MOST_VARIANTS` those of all."""
+        newest = segment.newest(state)
+        if newest is None:
             return True
         reason = "a guard failed"  # of a variant that was loaded: only its text is known
-        for record in self.records:
-            if record.attempt is segment.variants[-1]:
+        for record in reversed(self.records):
+            if record.attempt is newest:
                 reason = record.check_first(state) or reason
-        if count < self.config.recompile_limit:
-            events.recompile(function=_name(self.function), reason=reason, count=count)
+                break
+        count, total = segment.count(state), len(segment.variants)
+        if count < self.config.recompile_limit and total < MOST_VARIANTS:
+            events.recompile(function=_name(self.function), reason=reason, count=total)
             return True
-        segment.limit_hit = True
+        segment.close(state)
         warnings.warn(
-            f"{_name(self.function)} was compiled {count} times and now runs natively where it does not fit; the "
-            f"guard that failed last: {reason}. Make that value a tensor, or mark_dynamic the size that changes.",
+            f"{_name(self.function)} was compiled {max(count, 1)} times and now runs natively where it does not fit; "
+            f"the guard that failed last: {reason}. Make that value a tensor, or mark_dynamic the size that changes.",
             RecompileLimitWarning,
             stacklevel=4,
         )

@@ -33,7 +33,8 @@ from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Ro
 from tracer_core.runtime import CompiledFunction
 from tracer_core.segments.capture import Boxed, Captured, alias_groups
 from tracer_core.segments.emit import runtime_namespace
-from tracer_core.segments.segment import FrameLayout, Segment
+from tracer_core.segments.segment import FrameLayout
+from tracer_core.segments.variants import Segment
 from tracer_core.source import Source
 from tracer_core.version import __version__
 
@@ -103,7 +104,7 @@ def load(compiled: Any, path: str | os.PathLike[str]) -> int:
     loaded = [_load_entry(entry, function, str(path)) for entry in entries]
     for key, attempt, start in loaded:
         table = function._starts if start else function._segments
-        table.setdefault(key, Segment(key)).variants.append(attempt)
+        table.setdefault(key, Segment(key)).add_loaded(attempt)
     return len(loaded)
 
 

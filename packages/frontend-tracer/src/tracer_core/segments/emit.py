@@ -31,7 +31,8 @@ from tracer_core.source import Source
 _READ_ONLY = (types.CodeType, types.MethodType, partial, property, slice, range, staticmethod, classmethod)
 _FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError)"
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
-_DIRECT_ROOTS = (list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType, types.CellType, *_LITERALS,
+#: Roots of a state that are checked anew on every call.
+DIRECT_ROOTS = (list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType, types.CellType, *_LITERALS,
                  float, complex, torch.dtype, torch.device)  # fmt: skip
 
 
@@ -97,7 +98,7 @@ class Variant:
         root = source.root
         if root.kind != "state":
             return True
-        return not isinstance(self.state[root.key[0]], _DIRECT_ROOTS)
+        return not isinstance(self.state[root.key[0]], DIRECT_ROOTS)
 
     def fetch(self, source: Source) -> str:
         """The variable that holds a source's value; emits its fetch once, in the part it belongs to."""

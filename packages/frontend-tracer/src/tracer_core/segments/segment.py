@@ -8,7 +8,7 @@ state tuples of equal layout.
 from __future__ import annotations
 
 import types
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tracer_core.interpreter.code import decode
@@ -95,15 +95,3 @@ def frames_of(layouts: tuple[FrameLayout, ...], values: Any) -> list[Frame]:
         frame.last = max(0, layout.ip - 1)
         frames.append(frame)
     return frames
-
-
-@dataclass(slots=True)
-class Segment:
-    """Mutable. key: start arguments or layouts. variants: attempts, newest last. seen: source expression
-    -> shapes captured so far. limit_hit: no more variants are made. raised: by the last trace."""
-
-    key: Any
-    variants: list[Any] = field(default_factory=list)
-    seen: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
-    limit_hit: bool = False
-    raised: BaseException | None = None

@@ -1,0 +1,193 @@
+"""Many objects share one compiled function: each has its own variants and its own limit."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+import tracer_core
+from tracer_core import markers
+from tracer_core.errors import RecompileLimitWarning
+from tracer_core.segments import variants
+from tracer_core.testing import CaptureCounter, compare
+
+X = torch.randn(2, 4)
+
+
+class Box:
+    def __init__(self, **values):
+        self.__dict__.update(values)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, index, width=4):
+        super().__init__()
+        self.index = index
+        self.linear = torch.nn.Linear(4, width)
+
+    @tracer_core.compile(backend="eager")
+    def forward(self, x):
+        return self.linear(x) + self.index
+
+
+def eager(layer, x):
+    return layer.linear(x) + layer.index
+
+
+def segments_of(fn):
+    return list(markers.compiled(fn).function._starts.values())
+
+
+@pytest.fixture
+def no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RecompileLimitWarning)
+        yield
+
+
+@pytest.mark.parametrize("count", [12, 40])
+def test_instances_do_not_use_up_one_anothers_limit(count, no_warnings):
+    layers = [Layer(i) for i in range(count)]
+    with CaptureCounter() as counter:
+        for _ in range(3):
+            for layer in layers:
+                compare(eager(layer, X), layer(X))
+    assert len(counter.graphs) == count and not counter.breaks
+
+
+def test_a_method_of_a_thousand_plain_objects(no_warnings):
+    class Scale:
+        def __init__(self, k):
+            self.k = k
+
+        def __call__(self, x):
+            return x * self.k
+
+    made = [Scale(float(i)) for i in range(1000)]
+    fast = tracer_core.compile(Scale.__call__, backend="eager", dynamic=False)
+    with CaptureCounter() as counter:
+        for one in made[:200]:
+            compare(one(X), fast(one, X))
+        tries = counting_tries(fast)
+        for one in made[:200]:
+            compare(one(X), fast(one, X))
+    assert len(counter.graphs) == 200
+    assert tries() == 200, "each object's own variant is the first that is tried"
+
+
+def counting_tries(fn):
+    """Counts the variants that are tried from now on."""
+    count = [0]
+    (segment,) = segments_of(fn)
+
+    def counted(attempt):
+        def run(state):
+            count[0] += 1
+            return attempt(state)
+
+        return run
+
+    for root in segment._roots.values():
+        root.attempts[:] = map(counted, root.attempts)
+    return lambda: count[0]
+
+
+def test_instances_that_differ_in_nothing_share_a_variant(no_warnings):
+    layers = [Layer(7) for _ in range(30)]
+    with CaptureCounter() as counter:
+        for _ in range(2):
+            for layer in layers:
+                compare(eager(layer, X), layer(X))
+    assert len(counter.graphs) == 1 and not counter.recompiles
+
+
+def test_twelve_kinds_of_object_share_twelve_variants(no_warnings):
+    layers = [Layer(i % 12) for i in range(48)]
+    with CaptureCounter() as counter:
+        for layer in layers:
+            compare(eager(layer, X), layer(X))
+    assert len(counter.graphs) == 12
+
+
+def test_the_limit_of_one_object_leaves_the_others_alone():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mode = 0
+
+        @tracer_core.compile(backend="eager")
+        def forward(self, x):
+            return x * self.mode
+
+    first, second = Net(), Net()
+    with CaptureCounter() as counter:
+        with pytest.warns(RecompileLimitWarning, match=r"mode.* but it is 8"):
+            for mode in range(12):
+                first.mode = mode
+                compare(X * mode, first(X))
+        assert len(counter.graphs) == 8
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for mode in range(100, 105):
+                second.mode = mode
+                compare(X * mode, second(X))
+    assert len(counter.graphs) == 13
+
+
+def test_the_overall_bound(monkeypatch):
+    monkeypatch.setattr("tracer_core.runtime.MOST_VARIANTS", 10)
+    monkeypatch.setattr(variants, "MOST_VARIANTS", 10)
+    boxes = [Box(k=i) for i in range(15)]
+    fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager")
+    with CaptureCounter() as counter, pytest.warns(RecompileLimitWarning):
+        for _ in range(2):
+            for b in boxes:
+                compare(X * b.k, fast(b, X))
+    assert len(counter.graphs) == 10
+
+
+def test_objects_that_take_no_weak_references():
+    class S:
+        __slots__ = ("k",)
+
+    fast = tracer_core.compile(lambda s, x: x * s.k, backend="eager")
+    made = []
+    for i in range(5):
+        s = S()
+        s.k = i
+        made.append(s)
+        compare(X * i, fast(s, X))
+    for s in made:
+        compare(X * s.k, fast(s, X))
+
+
+def test_the_object_is_not_the_first_argument(no_warnings):
+    boxes = [Box(k=i) for i in range(20)]
+    fast = tracer_core.compile(lambda x, n, b: x * b.k + n, backend="eager")
+    with CaptureCounter() as counter:
+        for _ in range(2):
+            for b in boxes:
+                compare(X * b.k + 1, fast(X, 1, b))
+    assert len(counter.graphs) == 20
+
+
+def test_an_object_given_by_name(no_warnings):
+    boxes = [Box(k=i) for i in range(20)]
+    fast = tracer_core.compile(lambda x, b=None: x * b.k, backend="eager")
+    with CaptureCounter() as counter:
+        for _ in range(2):
+            for b in boxes:
+                compare(X * b.k, fast(X, b=b))
+    assert len(counter.graphs) == 20
+
+
+def test_modules_of_one_list_called_through_one_function(no_warnings):
+    layers = torch.nn.ModuleList(torch.nn.Linear(4, 4 + i) for i in range(20))
+    fast = tracer_core.compile(lambda layer, x: torch.relu(layer(x)), backend="eager", dynamic=False)
+    with CaptureCounter() as counter:
+        for _ in range(2):
+            for layer in layers:
+                compare(torch.relu(layer(X)), fast(layer, X))
+    assert len(counter.graphs) == 20
