@@ -70,9 +70,17 @@ def opcode(x):
     return g(x) * 2
 
 
-def class_set(x):
-    Sub.mark = 3
-    return x * Sub.mark
+class Before:
+    k = 2
+
+
+class After(Before):
+    k = 3
+
+
+def reclassed(x, box=[Before()]):
+    box[0].__class__ = After
+    return x * box[0].k
 
 
 @tracer_core.disable
@@ -116,7 +124,7 @@ kind("disabled", lambda x: disabled(x + 1) * 2)
 kind("requested", requested)
 kind("live_iterator", live)
 kind("unsupported_opcode", opcode)
-kind("unsupported_mutation", class_set)
+kind("unsupported_mutation", reclassed)
 kind("unsupported_value", generator_kept)
 kind(
     "tensor_subclass",

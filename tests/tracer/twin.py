@@ -53,8 +53,8 @@ def twin(
     with CaptureCounter() as counter:
         for number, step in enumerate(steps):
             if not isinstance(step, tuple):
-                step(plain if plain_world is None else plain_world)
-                step(target if world is None else world)
+                step(_target(plain, plain_world))
+                step(_target(target, world))
                 continue
             want = outcome(plain, step)
             got = outcome(compiled, step)
@@ -74,6 +74,21 @@ def twin(
         if wanted is not None and wanted != found:
             raise Mismatch(what, f"{found}, expected {wanted}; {told}")
     return Seen(compiled, counter, results)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A program's own view of its world. read(): what is compared after each call. target: what steps between
+    calls are given."""
+
+    read: Callable[[], Any]
+    target: Any = None
+
+
+def _target(fn: Any, world: Any) -> Any:
+    if isinstance(world, View):
+        return world.target
+    return fn if world is None else world
 
 
 def same(fn: Callable[..., Any], *calls: tuple[Any, ...], **arguments: Any) -> Seen:
@@ -131,6 +146,8 @@ class Kw(dict[str, Any]):
 
 
 def _look(world: Any) -> Any:
+    if isinstance(world, View):
+        return world.read()
     if isinstance(world, torch.nn.Module):
         return [dict(world.state_dict(keep_vars=True)), {k: v for k, v in vars(world).items() if not k.startswith("_")
                                                          and isinstance(v, _PLAIN)}]  # fmt: skip

@@ -1,123 +1,236 @@
 """Changes that a trace made to objects that existed before it.
 
-In: a call to `before_change` ahead of each mutation. Out: an undo that restores every object, and the
-difference between before and after, which the generated code replays after the graph ran.
-What always holds: after `undo`, each object has exactly the contents it had when the trace began.
+In: a call to one of the `before_...` methods (interpreter/state.py) ahead of each mutation. Out: an undo that
+restores every object, and for each a `Change`, which the generated code replays after the graph ran.
+What always holds: after `undo`, each object has exactly the contents that it had when the trace began; undo
+may be called again after it was interrupted.
 """
 
 from __future__ import annotations
 
+import array
 import collections
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CellType
 from typing import Any
 
 _MISSING: Any = object()
 
 
-def _cell_contents(cell: CellType) -> Any:
+class Slot:
+    """Kind of a change: one attribute that a descriptor of the object's class stores (``__slots__``)."""
+
+
+class ClassAttribute:
+    """Kind of a change: one attribute of a class."""
+
+
+@dataclass(slots=True, eq=False)
+class Change:
+    """One object (or one attribute of it) was changed. Mutable.
+
+    kind: its row in `SNAPSHOTTERS`. before: the saved contents; after: those at the end of the trace, set by
+    `undo`. where: the descriptor of a Slot, the name of a ClassAttribute. whole: all of `before` is guarded, so
+    the replay may be the difference; otherwise it is what the program did, which the log says: written and removed
+    (keys of a dictionary, in the order a new dictionary would have them), added (to a list, deque or set).
+    """
+
+    obj: Any
+    kind: type
+    before: Any
+    where: Any = None
+    whole: bool = False
+    after: Any = None
+    written: dict[Any, None] = field(default_factory=dict)
+    removed: dict[Any, None] = field(default_factory=dict)
+    added: list[Any] = field(default_factory=list)
+
+    def store(self, key: Any) -> None:
+        """The program sets an entry of a dictionary."""
+        self.written.setdefault(key)
+
+    def remove(self, key: Any) -> None:
+        """The program deletes an entry of a dictionary."""
+        self.written.pop(key, None)
+        self.removed[key] = None
+
+    def decided(self, key: Any) -> bool:
+        """Whether the program itself made the dictionary's entry (or its absence) what it is now."""
+        if key in self.written or key in self.removed:
+            return True
+        return self.whole and self.before.get(key, _MISSING) is not dict.get(self.obj, key, _MISSING)
+
+
+# -- saving and restoring -----------------------------------------------------------------------------
+
+
+def _cell_contents(cell: CellType, _: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
         return _MISSING
 
 
-def _restore_cell(cell: CellType, value: Any) -> None:
-    if value is _MISSING:
-        del cell.cell_contents
-    else:
-        cell.cell_contents = value
+def _restore_cell(change: Change) -> None:
+    if change.before is not _MISSING:
+        change.obj.cell_contents = change.before
+    elif _cell_contents(change.obj, None) is not _MISSING:
+        del change.obj.cell_contents
 
 
-def _restore_dict(target: dict[Any, Any], saved: dict[Any, Any]) -> None:
-    dict.clear(target)
-    dict.update(target, saved)
-
-
-def _restore_ordered(target: Any, saved: Any) -> None:
-    collections.OrderedDict.clear(target)
+def _restore_dict(change: Change) -> None:
+    """Entry by entry where the order allows it: other threads may be reading a module's globals."""
+    target, saved = change.obj, change.before
+    for key in [key for key in dict.keys(target) if key not in saved]:
+        dict.__delitem__(target, key)
+    if list(dict.keys(target)) != list(saved):
+        dict.clear(target)
+        dict.update(target, saved)
+        return
     for key, value in saved.items():
-        collections.OrderedDict.__setitem__(target, key, value)
+        if dict.__getitem__(target, key) is not value:
+            dict.__setitem__(target, key, value)
 
 
-def _restore_list(target: list[Any], saved: list[Any]) -> None:
-    list.__setitem__(target, slice(None), saved)
+def _restore_ordered(change: Change) -> None:
+    collections.OrderedDict.clear(change.obj)
+    for key, value in change.before.items():
+        collections.OrderedDict.__setitem__(change.obj, key, value)
 
 
-def _restore_set(target: set[Any], saved: set[Any]) -> None:
-    set.clear(target)
-    set.update(target, saved)
+def _restore_list(change: Change) -> None:
+    list.__setitem__(change.obj, slice(None), change.before)
 
 
-def _restore_deque(target: Any, saved: list[Any]) -> None:
-    collections.deque.clear(target)
-    collections.deque.extend(target, saved)
+def _restore_set(change: Change) -> None:
+    set.clear(change.obj)
+    set.update(change.obj, change.before)
+
+
+def _restore_deque(change: Change) -> None:
+    collections.deque.clear(change.obj)
+    collections.deque.extend(change.obj, change.before)
+
+
+def _restore_buffer(change: Change) -> None:
+    change.obj[:] = change.before
+
+
+def _slot_value(obj: Any, descriptor: Any) -> Any:
+    try:
+        return descriptor.__get__(obj, type(obj))
+    except AttributeError:
+        return _MISSING
+
+
+def _restore_slot(change: Change) -> None:
+    if change.before is not _MISSING:
+        change.where.__set__(change.obj, change.before)
+    elif _slot_value(change.obj, change.where) is not _MISSING:
+        change.where.__delete__(change.obj)
+
+
+def _class_value(cls: Any, name: str) -> Any:
+    return type.__dict__["__dict__"].__get__(cls).get(name, _MISSING)
+
+
+def _restore_class(change: Change) -> None:
+    if change.before is not _MISSING:
+        type.__setattr__(change.obj, change.where, change.before)
+    elif _class_value(change.obj, change.where) is not _MISSING:
+        type.__delattr__(change.obj, change.where)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshotter:
-    """save: a copy of an object's contents. restore: puts it back."""
+    """save(object, where): a copy of its contents. restore(change): puts what was saved back."""
 
-    save: Callable[[Any], Any]
-    restore: Callable[[Any, Any], None]
+    save: Callable[[Any, Any], Any]
+    restore: Callable[[Change], None]
 
 
-#: Base type -> how to save and restore it; the first that an object is an instance of.
+#: Base type -> how to save and restore it; the first that an object is an instance of. None of them runs a method
+#: that a subclass may have replaced.
 SNAPSHOTTERS: dict[type, Snapshotter] = {
-    collections.OrderedDict: Snapshotter(lambda d: dict(collections.OrderedDict.items(d)), _restore_ordered),
-    dict: Snapshotter(dict.copy, _restore_dict),
-    list: Snapshotter(list.copy, _restore_list),
-    set: Snapshotter(lambda s: set(s), _restore_set),
-    collections.deque: Snapshotter(list, _restore_deque),
+    collections.OrderedDict: Snapshotter(
+        lambda d, _: dict(collections.OrderedDict.items(d)), _restore_ordered
+    ),
+    dict: Snapshotter(lambda d, _: dict.copy(d), _restore_dict),
+    list: Snapshotter(lambda v, _: list(list.__iter__(v)), _restore_list),
+    set: Snapshotter(lambda s, _: set(set.__iter__(s)), _restore_set),
+    collections.deque: Snapshotter(lambda d, _: list(collections.deque.__iter__(d)), _restore_deque),
+    bytearray: Snapshotter(lambda b, _: bytes(b), _restore_buffer),
+    array.array: Snapshotter(lambda a, _: a[:], _restore_buffer),
     CellType: Snapshotter(_cell_contents, _restore_cell),
+    Slot: Snapshotter(_slot_value, _restore_slot),
+    ClassAttribute: Snapshotter(_class_value, _restore_class),
 }
 
 
-def snapshotter_of(obj: Any) -> tuple[type, Snapshotter] | None:
-    for kind, how in SNAPSHOTTERS.items():
-        if isinstance(obj, kind):
-            return kind, how
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """obj was changed: `kind` is its row in SNAPSHOTTERS, `before` the saved contents."""
-
-    obj: Any
-    kind: type
-    before: Any
+def kind_of(obj: Any) -> type | None:
+    """The row of SNAPSHOTTERS for an object's contents, or None: such an object cannot be saved."""
+    return next((kind for kind in SNAPSHOTTERS if isinstance(obj, kind)), None)
 
 
 class Effects:
-    """The changes of one trace, in the order of each object's first mutation. Mutable."""
+    """The changes of one trace, in the order of each object's first mutation. Mutable. settle(change): guards
+    everything that the object held before, called when its contents are read as a whole."""
 
-    def __init__(self) -> None:
-        self.changes: dict[int, Change] = {}
+    def __init__(self, settle: Callable[[Change], None]) -> None:
+        self.changes: dict[Any, Change] = {}
+        self._settle = settle
 
-    def changed(self, obj: Any) -> Change | None:
+    def peek(self, obj: Any) -> Change | None:
+        """The change of an object's contents; for those who look at single entries only."""
         return self.changes.get(id(obj))
 
-    def before_change(self, obj: Any) -> bool:
-        """Saves `obj` before its first mutation; False when objects of its type cannot be saved."""
-        if id(obj) in self.changes:
-            return True
-        found = snapshotter_of(obj)
-        if found is None:
-            return False
-        kind, how = found
-        self.changes[id(obj)] = Change(obj, kind, how.save(obj))
-        return True
+    def changed(self, obj: Any) -> Change | None:
+        """The change of an object's contents, all of which may now be read without further guards."""
+        change = self.changes.get(id(obj))
+        if change is not None and not change.whole:
+            self._settle(change)
+        return change
 
-    def undo(self) -> dict[int, Any]:
-        """Restores every object; returns id -> contents after the trace, for the replay."""
-        after: dict[int, Any] = {}
+    def begin(self, obj: Any) -> Change | None:
+        """The change of an object's contents, saved at the first call; None: objects of its type cannot be."""
+        change = self.changes.get(id(obj))
+        if change is None:
+            kind = kind_of(obj)
+            if kind is None:
+                return None
+            change = Change(obj, kind, SNAPSHOTTERS[kind].save(obj, None))
+            self.changes[id(obj)] = change
+        return change
+
+    def attribute(self, obj: Any, where: Any) -> Change | None:
+        """The change of one slot (where: its descriptor) or class attribute (where: its name)."""
+        return self.changes.get((id(obj), where if isinstance(where, str) else id(where)))
+
+    def begin_attribute(self, obj: Any, where: Any) -> Change:
+        """The same, saved at the first call."""
+        kind, key = (ClassAttribute, where) if isinstance(where, str) else (Slot, id(where))
+        change = self.changes.get((id(obj), key))
+        if change is None:
+            change = Change(obj, kind, SNAPSHOTTERS[kind].save(obj, where), where)
+            self.changes[id(obj), key] = change
+        return change
+
+    def drop(self, change: Change) -> None:
+        """Forgets a change whose mutation failed before it had an effect."""
+        for key in [key for key, other in self.changes.items() if other is change]:
+            del self.changes[key]
+
+    def undo(self) -> None:
+        """Restores every object, and keeps what each had become for the replay."""
+        for change in self.changes.values():
+            change.after = SNAPSHOTTERS[change.kind].save(change.obj, change.where)
+        self.restore()
+
+    def restore(self) -> None:
+        """Restores every object, whatever it holds now."""
         for change in reversed(list(self.changes.values())):
-            how = SNAPSHOTTERS[change.kind]
-            after[id(change.obj)] = how.save(change.obj)
-            how.restore(change.obj, change.before)
-        return after
+            SNAPSHOTTERS[change.kind].restore(change)
 
 
 MISSING = _MISSING

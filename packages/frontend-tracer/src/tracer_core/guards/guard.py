@@ -18,7 +18,8 @@ from tracer_core.source import Source
 class GuardKind(enum.Enum):
     """TYPE: exact type. EQ: an immutable value, with its type. IS: the very object. SAME: the same
     object as another source. LEN / KEYS: of a container. HAS_NOT: a dict lacks a key. EMPTY: a falsy
-    container. TENSOR: everything a graph relies on in a tensor. UNBOUND: an empty cell."""
+    container. TENSOR: everything a graph relies on in a tensor. UNBOUND: an empty cell. HAS: a dict has a
+    key. UNSET / IS_SET: a slot, by its descriptor. DATA: the contents of a bytearray or array."""
 
     TYPE = "type"
     EQ = "eq"
@@ -31,6 +32,10 @@ class GuardKind(enum.Enum):
     EMPTY = "empty"
     TENSOR = "tensor"
     UNBOUND = "unbound"
+    HAS = "has"
+    UNSET = "unset"
+    IS_SET = "is_set"
+    DATA = "data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,11 @@ def _tensor(guard: Guard, value: str, constant: Callable[[Any], str], fetch: Cal
     return " and ".join(parts)
 
 
+def data_of(buffer: Any) -> tuple[str, bytes]:
+    """What a DATA guard compares: the element type and the bytes of a bytearray or array."""
+    return getattr(buffer, "typecode", "B"), bytes(buffer)
+
+
 def _keys(guard: Guard, value: str, constant: Callable[[Any], str]) -> str:
     """The keys of a dict in order, or the members of a set, with their types (1 is no True)."""
     expected = guard.expected
@@ -143,4 +153,8 @@ _CHECKS: dict[GuardKind, Callable[..., str]] = {
     GuardKind.EMPTY: lambda g, v, c, f: f"not {v}",
     GuardKind.TENSOR: _tensor,
     GuardKind.UNBOUND: lambda g, v, c, f: f"is_unbound({v})",
+    GuardKind.HAS: lambda g, v, c, f: f"{g.expected!r} in {v}",
+    GuardKind.UNSET: lambda g, v, c, f: f"is_unset({c(g.expected)}, {v})",
+    GuardKind.IS_SET: lambda g, v, c, f: f"not is_unset({c(g.expected)}, {v})",
+    GuardKind.DATA: lambda g, v, c, f: f"data_of({v}) == {g.expected!r}",
 }

@@ -110,7 +110,10 @@ class Stamp:
             if len(items) != len(old) or not all(map(is_, items, old)):
                 return False
         for read, old in self._probes:
-            now = read()
+            try:
+                now = read()
+            except (AttributeError, ValueError):  # a slot or a cell that is empty now
+                return False
             if now is not old and not (is_constant(old) and repr(now) == repr(old) and now == old):
                 return False
         for namespace, before, size in self._volatile:

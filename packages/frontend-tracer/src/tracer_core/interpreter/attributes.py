@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.effects import MISSING
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter.state import TraceState
 from tracer_core.provenance import is_constant
@@ -38,6 +39,15 @@ def has_python(function: Any) -> bool:
     return isinstance(function, types.FunctionType)
 
 
+#: Values that functions keep outside their dictionary, and that nothing else is derived from.
+_SETTABLE = frozenset(types.FunctionType.__dict__[name] for name in ("__name__", "__qualname__"))
+
+
+def kind_is_slot(raw: Any) -> bool:
+    """Whether a C descriptor does nothing but store a value (``__slots__``, a field of a C struct)."""
+    return isinstance(raw, types.MemberDescriptorType) or raw in _SETTABLE
+
+
 class Attributes(TraceState):
     """getattr, setattr, delattr and super() of the tracer."""
 
@@ -47,13 +57,14 @@ class Attributes(TraceState):
         """(class that defines it, raw value) along the MRO, guarded for classes that can change."""
         for owner in cls.__mro__:
             namespace = owner.__dict__
+            guarded = owner.__flags__ & _HEAP_TYPE and self.effects.attribute(owner, name) is None
             if name in namespace:
                 value = namespace[name]
-                if owner.__flags__ & _HEAP_TYPE and not self.effects.changed(owner):
+                if guarded:
                     source = self.provenance.sources.make(self._namespace(owner), "key", name)
                     self._read_class_entry(value, source)
                 return owner, value
-            if owner.__flags__ & _HEAP_TYPE:
+            if guarded:
                 self.provenance.guard(GuardKind.HAS_NOT, self._namespace(owner), name)
         return None, _ABSENT
 
@@ -133,13 +144,14 @@ class Attributes(TraceState):
         if namespace is None:
             return _ABSENT
         source = self.provenance.source_of(obj)
-        change = self.effects.changed(namespace)
+        change = self.effects.peek(namespace)
+        decided = source is None or (change is not None and change.decided(name))
         if name in namespace:
             value = namespace[name]
-            if source is None or (change is not None and change.before.get(name, _ABSENT) is not value):
+            if decided or source is None:
                 return value
             return self.provenance.read(value, self.provenance.sources.attribute(source, name))
-        if source is not None and (change is None or name not in change.before):
+        if not decided and source is not None:
             self.provenance.guard(GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name)
         return _ABSENT
 
@@ -187,9 +199,15 @@ class Attributes(TraceState):
             return self._dict_of(obj)
         if name == "__class__":
             return cls
-        value = raw.__get__(obj, cls)
         source = self.provenance.source_of(obj)
-        if source is None or (self.effects.changed(obj) is not None):
+        unguarded = source is None or self.effects.attribute(obj, raw) is not None
+        try:
+            value = raw.__get__(obj, cls)
+        except AttributeError:
+            if not unguarded and kind_is_slot(raw):
+                self.provenance.guard(GuardKind.UNSET, source, raw)  # type: ignore[arg-type]
+            raise
+        if unguarded:
             return value
         return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
 
@@ -269,9 +287,9 @@ class Attributes(TraceState):
         namespace = module.__dict__
         source = self.provenance.source_of(module) or self.provenance.constant(module)
         if name in namespace:
-            change = self.effects.changed(namespace)
+            change = self.effects.peek(namespace)
             value = namespace[name]
-            if change is not None and change.before.get(name, _ABSENT) is not value:
+            if change is not None and change.decided(name):
                 return value
             return self.provenance.read(value, self.provenance.sources.attribute(source, name))
         if name == "__dict__":
@@ -331,7 +349,7 @@ class Attributes(TraceState):
                 return value
         value = getattr(obj, name)
         source = self.provenance.source_of(obj)
-        if source is None or self.effects.changed(obj) is not None:
+        if source is None or self.effects.attribute(obj, raw) is not None:
             return value
         if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             if name == "__dict__":
@@ -365,10 +383,10 @@ class Attributes(TraceState):
         setter = self.special(type(obj), "__setattr__")
         if isinstance(obj, torch.Tensor):
             self._set_tensor_attribute(obj, name, value)
-        elif isinstance(obj, type):
-            self.break_graph("unsupported_mutation", f"attribute {name!r} of class {obj.__name__} is set")
         elif has_python(setter):
             self.call_value(setter, [obj, name, value], {})
+        elif isinstance(obj, type):
+            self.set_class_attribute(obj, name, value)
         else:
             self.generic_setattr(obj, name, value)
 
@@ -377,8 +395,37 @@ class Attributes(TraceState):
             self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is set")
         if torch_private.is_fake(tensor):
             self.break_graph("unsupported_mutation", f"attribute {name!r} is set on an intermediate tensor")
-        self.before_change(tensor.__dict__, tensor)
+        self.before_store(tensor.__dict__, name, tensor)
         tensor.__dict__[name] = value
+
+    def set_class_attribute(self, cls: type, name: str, value: Any) -> None:
+        """type.__setattr__; value: ABSENT deletes."""
+        if type(cls) is not type:
+            owner, raw = self.class_entry(type(cls), name)
+            if owner is not None and owner is not type and self._is_data_descriptor(raw):
+                if value is _ABSENT:
+                    self._delete_descriptor(raw, cls, name)
+                else:
+                    self._set_descriptor(raw, cls, name, value)
+                return
+        library = cls.__module__.partition(".")[0]
+        if name in type.__dict__ or library in ("torch", "tracer_core") or not cls.__flags__ & _HEAP_TYPE:
+            # What the tracer itself relies on, or CPython's own error.
+            self.break_graph("unsupported_mutation", f"attribute {name!r} of class {cls.__name__} is set")
+        if value is _ABSENT:
+            known = self.effects.attribute(cls, name) is not None
+            if name not in cls.__dict__:
+                if not known:
+                    self.provenance.guard(GuardKind.HAS_NOT, self._namespace(cls), name)
+                type.__delattr__(cls, name)  # raises CPython's own error
+            if not known:
+                self.provenance.guard(GuardKind.HAS, self._namespace(cls), name)
+        self.before_attribute(cls, name)
+        if value is _ABSENT:
+            type.__delattr__(cls, name)
+        else:
+            type.__setattr__(cls, name, value)
+        self._specials.clear()  # what a class says about special methods may be another now
 
     def generic_setattr(self, obj: Any, name: str, value: Any) -> None:
         """object.__setattr__"""
@@ -388,11 +435,11 @@ class Attributes(TraceState):
             return
         namespace = self.instance_dict(obj)
         if namespace is None:
-            if isinstance(obj, types.ModuleType) or self.is_fresh(obj):
-                setattr(obj, name, value)
+            if type(obj).__dictoffset__ == 0 or self.is_fresh(obj):
+                object.__setattr__(obj, name, value)  # raises CPython's own error
                 return
             self.break_graph("unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is set")
-        self.before_change(namespace, obj)
+        self.before_store(namespace, name, obj)
         namespace[name] = value
 
     def _set_descriptor(self, raw: Any, obj: Any, name: str, value: Any) -> None:
@@ -405,38 +452,87 @@ class Attributes(TraceState):
         if has_python(setter):
             self.call_value(setter, [raw, obj, value], {})
             return
-        if not self.is_fresh(obj):
+        self._set_slot(raw, obj, name, value)
+
+    def _set_slot(self, raw: Any, obj: Any, name: str, value: Any) -> None:
+        """A value that a C descriptor stores; value: ABSENT deletes it."""
+        if not self.is_fresh(obj) and not kind_is_slot(raw):
             self.break_graph("unsupported_mutation", f"slot {name!r} of a {type(obj).__name__} is set")
-        raw.__set__(obj, value)
+        known = self.effects.attribute(obj, raw)
+        change = self.before_attribute(obj, raw)
+        if change is not None and known is None and value is _ABSENT:
+            kind = GuardKind.UNSET if change.before is MISSING else GuardKind.IS_SET
+            self.provenance.guard(kind, self.provenance.source_of(obj), raw)  # type: ignore[arg-type]
+        try:
+            raw.__delete__(obj) if value is _ABSENT else raw.__set__(obj, value)
+        except BaseException:
+            if change is not None and known is None:
+                self.effects.drop(change)
+            raise
 
     def delattr(self, obj: Any, name: str) -> None:
         deleter = self.special(type(obj), "__delattr__")
-        if isinstance(obj, (torch.Tensor, type)):
-            self.break_graph("unsupported_mutation", f"attribute {name!r} is deleted")
-        if has_python(deleter):
+        if isinstance(obj, torch.Tensor):
+            self._delete_tensor_attribute(obj, name)
+        elif has_python(deleter):
             self.call_value(deleter, [obj, name], {})
-            return
-        self.generic_delattr(obj, name)
+        elif isinstance(obj, type):
+            self.set_class_attribute(obj, name, _ABSENT)
+        else:
+            self.generic_delattr(obj, name)
+
+    def _delete_tensor_attribute(self, tensor: torch.Tensor, name: str) -> None:
+        if self._static(torch.Tensor, name) is not _ABSENT:
+            self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is deleted")
+        if torch_private.is_fake(tensor):
+            self.break_graph("unsupported_mutation", f"attribute {name!r} of an intermediate tensor is deleted")
+        self._delete_entry(tensor, tensor.__dict__, name)
 
     def generic_delattr(self, obj: Any, name: str) -> None:
         """object.__delattr__"""
         owner, raw = self.class_entry(type(obj), name)
-        deleter = self._static(type(raw), "__delete__") if owner is not None else _ABSENT
-        if isinstance(raw, property) and raw.fdel is not None:
-            self.call_value(raw.fdel, [obj], {})
-            return
-        if has_python(deleter):
-            self.call_value(deleter, [raw, obj], {})
+        if owner is not None and self._is_data_descriptor(raw):
+            self._delete_descriptor(raw, obj, name)
             return
         namespace = self.instance_dict(obj)
-        if namespace is None or (name not in namespace and self._static(type(obj), name) is not _ABSENT):
-            self.break_graph(
-                "unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is deleted"
-            )
-        if name not in namespace:
-            raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'")
-        self.before_change(namespace, obj)
-        del namespace[name]
+        if namespace is None:
+            if type(obj).__dictoffset__ == 0 or self.is_fresh(obj):
+                object.__delattr__(obj, name)  # raises CPython's own error
+                return
+            self.break_graph("unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is deleted")
+        self._delete_entry(obj, namespace, name)
+
+    def _delete_descriptor(self, raw: Any, obj: Any, name: str) -> None:
+        if isinstance(raw, property):
+            if raw.fdel is None:
+                raise AttributeError(f"property {name!r} of {type(obj).__name__!r} object has no deleter")
+            self.call_value(raw.fdel, [obj], {})
+            return
+        deleter = self._static(type(raw), "__delete__")
+        if has_python(deleter):
+            self.call_value(deleter, [raw, obj], {})
+        elif deleter is _ABSENT:
+            raise AttributeError("__delete__")
+        else:
+            self._set_slot(raw, obj, name, _ABSENT)
+
+    def _delete_entry(self, obj: Any, namespace: dict[str, Any], name: str) -> None:
+        """Deletes from an object's own dictionary."""
+        if self._instance_presence(obj, namespace, name):
+            self.before_remove(namespace, name, obj)
+            del namespace[name]
+            return
+        # CPython names what is missing in the way that it does for this very object.
+        if isinstance(obj, types.ModuleType):
+            types.ModuleType.__delattr__(obj, name)
+        object.__delattr__(obj, name)
+
+    def _instance_presence(self, obj: Any, namespace: dict[str, Any], name: str) -> bool:
+        """Whether the object's dictionary has the name; its absence is guarded (its presence by who deletes it)."""
+        source, change = self.provenance.source_of(obj), self.effects.peek(namespace)
+        if name not in namespace and source is not None and not (change is not None and change.decided(name)):
+            self.provenance.guard(GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name)
+        return name in namespace
 
 
 ABSENT = _ABSENT

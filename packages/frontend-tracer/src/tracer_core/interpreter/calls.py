@@ -195,7 +195,8 @@ class Calls(Operations):
             raw = unbound(function)
             if raw is not None:
                 row = effect_of(raw)
-                if row is not None and not isinstance(function.__self__, type):
+                slot = isinstance(function, types.MethodWrapperType)
+                if row is not None and (slot or not isinstance(function.__self__, type)):
                     return self.apply_effect(row, raw, [function.__self__, *args], kwargs)
                 if row is not None:
                     return self.apply_effect(row, function, args, kwargs)

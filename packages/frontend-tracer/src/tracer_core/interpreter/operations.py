@@ -147,10 +147,12 @@ class Operations(Attributes):
         if isinstance(left, torch.Tensor):
             self._native_operands(right)
             return self.operator(_INPLACE[symbol], left, right)
-        self.before_change(left)
-        if isinstance(left, list) and symbol == "+":
-            left.extend(self.spread(right))
+        if isinstance(left, (list, collections.deque)) and symbol == "+":
+            items = self.spread(right)
+            self.before_append(left, items)
+            (list if isinstance(left, list) else collections.deque).extend(left, items)  # type: ignore[arg-type]
             return left
+        self.before_change(left)
         self._native_operands(right)
         return _INPLACE[symbol](left, right)
 
@@ -355,7 +357,10 @@ class Operations(Attributes):
             self.operator(operator.setitem, container, key, value)
             return
         self.check_key(key)
-        self._change(container)
+        if isinstance(container, dict):
+            self.before_store(container, key)
+        else:
+            self._change(container)
         container[key] = value
 
     def delitem(self, container: Any, key: Any) -> None:
@@ -364,7 +369,12 @@ class Operations(Attributes):
             self.call_value(method, [container, key], {})
             return
         self.check_key(key)
-        self._change(container)
+        if isinstance(container, dict):
+            if not self.has_key(container, key):
+                raise KeyError(key)
+            self.before_remove(container, key)
+        else:
+            self._change(container)
         del container[key]
 
     def check_key(self, key: Any) -> None:

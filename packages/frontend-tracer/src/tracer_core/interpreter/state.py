@@ -7,15 +7,17 @@ existed before and has a path; nothing sourced is changed before `before_change`
 
 from __future__ import annotations
 
+import array
 import collections
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from tracer_core import torch_private
-from tracer_core.effects import Effects
-from tracer_core.guards.guard import GuardKind
+from tracer_core.effects import Change, Effects
+from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.interpreter.frame import Unread
 from tracer_core.interpreter.machine import Machine
 from tracer_core.provenance import Provenance, is_constant
@@ -69,18 +71,82 @@ class TraceState(Machine):
     def is_fresh(self, obj: Any) -> bool:
         return self.provenance.source_of(obj) is None
 
-    def before_change(self, target: Any, owner: Any = None) -> None:
-        """Saves a container before it is changed. owner: the object whose `__dict__` it is."""
-        holder = target if owner is None else owner
-        source = self.provenance.source_of(holder)
-        if source is None:
+    # -- what existed before is saved before it is changed --
+
+    def before_change(self, target: Any) -> None:
+        """Saves a container before native code changes it in any way; guards all that it holds."""
+        if self.provenance.source_of(target) is None:
             return
+        known = self.effects.peek(target)
+        if known is None or not known.whole:
+            self.expand(target)
+            self._begin(target).whole = True
+
+    def _begin(self, target: Any) -> Change:
+        change = self.effects.begin(target)
+        if change is None:
+            self.break_graph("unsupported_mutation", f"a {type(target).__name__} is changed")
+        return change
+
+    def _begin_entry(self, target: dict[Any, Any], owner: Any) -> Change | None:
+        source = self.provenance.source_of(target if owner is None else owner)
+        if source is None:
+            return None
         if owner is not None and self.provenance.source_of(target) is None:
             self.provenance.register(target, self.provenance.sources.make(source, "dict"))
-        if self.effects.changed(target) is None and owner is None:
-            self.expand(target)
-        if not self.effects.before_change(target):
-            self.break_graph("unsupported_mutation", f"a {type(target).__name__} is changed")
+        return self._begin(target)
+
+    def before_store(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
+        """Saves a dictionary before one entry is set. owner: the object whose `__dict__` it is."""
+        if owner is None and not is_constant(key):
+            self.before_change(target)
+        change = self._begin_entry(target, owner)
+        if change is not None:
+            change.store(key)
+
+    def before_remove(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
+        """Saves a dictionary before one entry, which is there, is deleted."""
+        if owner is None and not is_constant(key):
+            self.before_change(target)
+        change = self._begin_entry(target, owner)
+        if change is not None:
+            if not change.decided(key):
+                self.provenance.guard(GuardKind.HAS, self.provenance.source_of(target), key)  # type: ignore[arg-type]
+            change.remove(key)
+
+    def before_append(self, target: Any, values: Sequence[Any]) -> None:
+        """Saves a list, deque or set before values are added to it: what it held is not looked at."""
+        if self.provenance.source_of(target) is not None:
+            change = self._begin(target)
+            if not change.whole:
+                change.added.extend(values)
+
+    def before_attribute(self, obj: Any, where: Any) -> Change | None:
+        """Saves one slot (where: its descriptor) or class attribute (where: its name) before it is set."""
+        if isinstance(obj, type):
+            self.provenance.constant(obj)
+        elif self.provenance.source_of(obj) is None:
+            return None
+        return self.effects.begin_attribute(obj, where)
+
+    def settle(self, change: Change) -> None:
+        """Guards everything that a changed object held before: the trace reads all of it."""
+        change.whole = True
+        source = self.provenance.source_of(change.obj)
+        if source is None or change.kind not in (dict, list, set, collections.OrderedDict, collections.deque):
+            return
+        before = change.before
+        if isinstance(before, dict):
+            self._guard_keys(source, list(before))
+            for key, value in before.items():
+                if key not in change.written and key not in change.removed:
+                    self.provenance.item(change.obj, key, value, "key")
+        elif isinstance(before, set):
+            self._guard_members(source, before)
+        else:
+            self.provenance.guard(GuardKind.LEN, source, len(before))
+            for i, value in enumerate(before):
+                self.provenance.item(change.obj, i, value)
 
     # -- sourced containers --
 
@@ -91,6 +157,9 @@ class TraceState(Machine):
                 "unsupported_value", "a container nested more than 8 deep is read by native code"
             )
         if is_constant(obj) or isinstance(obj, torch.Tensor):
+            return
+        if isinstance(obj, (bytearray, array.array)):
+            self._expand_buffer(obj)
             return
         if self.effects.changed(obj) is not None:
             children = list(obj.values()) if isinstance(obj, dict) else list(obj)
@@ -114,9 +183,21 @@ class TraceState(Machine):
         source = self.provenance.source_of(obj)
         if source is None:
             return
-        if not all(map(is_constant, obj)):
+        self._guard_members(source, obj)
+
+    def _guard_members(self, source: Any, members: Any) -> None:
+        if not all(map(is_constant, members)):
             self.break_graph("unsupported_value", "a set of objects that existed before the trace is read")
-        self.provenance.guard(GuardKind.KEYS, source, type(obj)(obj))
+        self.provenance.guard(GuardKind.KEYS, source, frozenset(members))
+
+    def _expand_buffer(self, obj: Any) -> None:
+        """A bytearray or array: guarded by what it holds, which is compared on every call."""
+        source = self.provenance.source_of(obj)
+        if source is None or self.effects.changed(obj) is not None:
+            return
+        if len(obj) > _BUFFER_LIMIT:
+            self.break_graph("unsupported_value", f"a {type(obj).__name__} of {len(obj)} elements is read")
+        self.provenance.guard(GuardKind.DATA, source, data_of(obj))
 
     def length(self, obj: Any) -> int:
         source = self.provenance.source_of(obj)
@@ -138,6 +219,10 @@ class TraceState(Machine):
         source = self.provenance.source_of(obj)
         if source is None or self.effects.changed(obj) is not None:
             return found
+        self._guard_keys(source, found)
+        return found
+
+    def _guard_keys(self, source: Any, found: list[Any]) -> None:
         if not found:
             self.provenance.guard(GuardKind.EMPTY, source)
         elif all(is_constant(key) for key in found):
@@ -146,28 +231,36 @@ class TraceState(Machine):
             self.provenance.guard(GuardKind.LEN, source, len(found))
             for i, key in enumerate(found):
                 self.provenance.read(key, self.provenance.sources.make(source, "nth_key", i))
-        return found
 
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any) -> Any:
         """dict.get without user code; an entry or its absence is guarded."""
         source = self.provenance.source_of(obj)
-        change = self.effects.changed(obj)
+        change = self.effects.peek(obj)
         present = dict.__contains__(obj, key)
-        if source is None or (change is not None and key not in change.before and present):
+        if source is None or (change is not None and change.decided(key)):
             return dict.__getitem__(obj, key) if present else default
-        if not is_constant(key) and source is not None:
+        if not is_constant(key):
             self.keys(obj)
             return dict.__getitem__(obj, key) if present else default
         if not present:
-            if change is None or key not in change.before:
-                self.provenance.guard(GuardKind.HAS_NOT, source, key)
+            self.provenance.guard(GuardKind.HAS_NOT, source, key)
             return default
-        value = dict.__getitem__(obj, key)
-        if change is not None and change.before[key] is not value:
-            return value
-        return self.provenance.item(obj, key, value, "key")
+        return self.provenance.item(obj, key, dict.__getitem__(obj, key), "key")
+
+    def has_key(self, obj: dict[Any, Any], key: Any) -> bool:
+        """``key in obj`` without user code; guarded, but not the entry."""
+        source, change = self.provenance.source_of(obj), self.effects.peek(obj)
+        present = dict.__contains__(obj, key)
+        if source is not None and not (change is not None and change.decided(key)):
+            if is_constant(key):
+                self.provenance.guard(GuardKind.HAS if present else GuardKind.HAS_NOT, source, key)
+            else:
+                self.keys(obj)
+        return present
 
 
 _TORCH = torch.__path__[0]
+#: The longest bytearray or array whose contents are compared on every call.
+_BUFFER_LIMIT = 4096
 #: Views of a dictionary: one that existed before the trace does not say which dictionary it shows.
 _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))

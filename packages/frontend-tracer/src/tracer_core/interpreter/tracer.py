@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.effects import MISSING, Effects
+from tracer_core.effects import Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.calls import Calls
@@ -39,7 +39,7 @@ class Tracer(Calls):
     def __init__(self, shapes: Any, forced: dict[int, tuple[str, str]]) -> None:
         super().__init__()
         self.provenance = Provenance(self.where, shapes.dims_of)
-        self.effects = Effects()
+        self.effects = Effects(self.settle)
         self.fakes = Fakes(shapes.symbolic)
         self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
         self.shapes = shapes
@@ -126,13 +126,14 @@ class Tracer(Calls):
         namespace = frame.globals
         source = self.namespace_source(frame.function)
         for scope, scope_source in ((namespace, source), (self._builtins(namespace), None)):
+            change = self.effects.peek(scope)
+            decided = scope_source is None or (change is not None and change.decided(name))
             if name not in scope:
-                if scope_source is not None and self.effects.changed(scope) is None:
+                if scope_source is not None and not decided:
                     self.provenance.guard(GuardKind.HAS_NOT, scope_source, name)
                 continue
             value = scope[name]
-            change = self.effects.changed(scope)
-            if scope_source is None or (change is not None and change.before.get(name, MISSING) is not value):
+            if decided or scope_source is None:
                 return value
             return self.provenance.read(value, self.provenance.sources.make(scope_source, "key", name))
         raise NameError(f"name '{name}' is not defined", name=name)
@@ -158,22 +159,19 @@ class Tracer(Calls):
 
     def store_global(self, frame: Frame, name: str, value: Any) -> None:
         self.namespace_source(frame.function)
-        self._change_globals(frame.globals)
+        self.before_store(frame.globals, name)
         frame.globals[name] = value
 
     def delete_global(self, frame: Frame, name: str) -> None:
         self.namespace_source(frame.function)
-        if name not in frame.globals:
-            raise NameError(f"name '{name}' is not defined")
-        self._change_globals(frame.globals)
+        if not self.has_key(frame.globals, name):
+            raise NameError(f"name '{name}' is not defined", name=name)
+        self.before_remove(frame.globals, name)
         del frame.globals[name]
-
-    def _change_globals(self, namespace: dict[str, Any]) -> None:
-        self.effects.before_change(namespace)
 
     def load_cell(self, cell: Any, name: str) -> Any:
         source = self.provenance.source_of(cell)
-        change = self.effects.changed(cell)
+        change = self.effects.peek(cell)
         try:
             value = cell.cell_contents
         except ValueError:
@@ -182,13 +180,13 @@ class Tracer(Calls):
             raise NameError(
                 f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
             ) from None
-        if source is None or (change is not None and change.before is not value):
+        if source is None or change is not None:
             return value
         return self.provenance.read(value, self.provenance.sources.make(source, "contents"))
 
     def store_cell(self, cell: Any, value: Any) -> None:
         if self.provenance.source_of(cell) is not None:
-            self.effects.before_change(cell)
+            self.effects.begin(cell)
         if value is NULL:
             del cell.cell_contents
         else:
@@ -209,11 +207,11 @@ class Tracer(Calls):
     # -- displays: what a break left half-built existed before this segment --
 
     def list_append(self, target: Any, value: Any) -> None:
-        self.before_change(target)
+        self.before_append(target, [value])
         target.append(value)
 
     def list_extend(self, target: Any, values: list[Any]) -> None:
-        self.before_change(target)
+        self.before_append(target, values)
         target.extend(values)
 
     def dict_update(self, target: Any, items: dict[Any, Any]) -> None:

@@ -133,26 +133,23 @@ def _attempt(
                 if not tracer.frames:
                     raise Abandoned(f"{error.kind}: {error.reason}") from None
         except (Restart, Abandoned, KeyboardInterrupt):
-            tracer.effects.undo()
+            tracer.effects.restore()
             raise
         except BaseException as error:
-            tracer.effects.undo()
+            tracer.effects.restore()
             raise UserError() from error
         where = tracer.where() if broken is not None else ""
-        after = tracer.effects.undo()
+        tracer.effects.undo()
         if wants_text():
             record.text = str(tracer.recorder.graph)
-    return _Generator(tracer, state, config, settings, name, after).finish(value, broken, where)
+    return _Generator(tracer, state, config, settings, name).finish(value, broken, where)
 
 
 class _Generator:
     """Turns a finished trace into a variant. Mutable, used once."""
 
-    def __init__(
-        self, tracer: Tracer, state: Any, config: CompileConfig, settings: Any, name: str, after: Any
-    ) -> None:
+    def __init__(self, tracer: Tracer, state: Any, config: CompileConfig, settings: Any, name: str) -> None:
         self.tracer, self.state, self.config, self.settings, self.name = tracer, state, config, settings, name
-        self.after = after
         self.variant = Variant(tracer.provenance, state)
         self.outputs: dict[torch.fx.Node, int] = {}
         self.rebuilder = Rebuilder(
@@ -183,7 +180,7 @@ class _Generator:
             effects = [
                 line
                 for change in tracer.effects.changes.values()
-                for line in variant.effect(self.rebuilder, change, self.after[id(change.obj)])
+                for line in variant.effect(self.rebuilder, change)
             ]
         except CannotRebuild as error:
             raise Abandoned(f"a value cannot be made again: {error}") from error
@@ -245,7 +242,7 @@ class _Generator:
             source: Any = provenance.source_of(change.obj)
             is_namespace = source.kind == "dict" and source.base is not None
             holder = provenance.value_at(source.base) if is_namespace else change.obj
-            if holder is None or isinstance(holder, types.ModuleType):
+            if holder is None or isinstance(holder, (types.ModuleType, types.FunctionType, type)):
                 continue
             mine = source.base if is_namespace else source
             for other, value in provenance.objects_of(type(holder)):

@@ -8,7 +8,6 @@ runs and before any effect; the text depends on nothing but S, its constants and
 
 from __future__ import annotations
 
-import collections
 import sys
 import types
 from collections.abc import Callable
@@ -19,11 +18,12 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.effects import MISSING, Change
-from tracer_core.guards.guard import Guard, GuardKind
+from tracer_core.effects import Change
+from tracer_core.guards.guard import Guard, GuardKind, data_of
 from tracer_core.guards.stamp import Checked
 from tracer_core.interpreter.frame import NULL
 from tracer_core.rebuild import Rebuilder
+from tracer_core.segments.replay import NAMES, replay
 from tracer_core.segments.segment import MISS, Suspended
 from tracer_core.source import Source
 
@@ -41,6 +41,15 @@ def unbound_cell(cell: Any) -> bool:
     try:
         cell.cell_contents
     except ValueError:
+        return True
+    return False
+
+
+def unset_slot(descriptor: Any, obj: Any) -> bool:
+    """Whether an object's slot has no value."""
+    try:
+        descriptor.__get__(obj, type(obj))
+    except AttributeError:
         return True
     return False
 
@@ -181,7 +190,7 @@ class Variant:
         if kind is GuardKind.EMPTY:
             self.parts["empties"][value] = None
             return True
-        if kind is GuardKind.HAS_NOT:
+        if kind in (GuardKind.HAS_NOT, GuardKind.HAS):
             self._reads_key(value, guard.expected)
             return True
         read = self.provenance.value_at(guard.source)
@@ -197,11 +206,10 @@ class Variant:
 
     # -- effects --
 
-    def effect(self, rebuilder: Rebuilder, change: Change, after: Any) -> list[str]:
+    def effect(self, rebuilder: Rebuilder, change: Change) -> list[str]:
         """The lines that replay one object's change. Values are rebuilt through `rebuilder`."""
-        source = self.provenance.source_of(change.obj)
-        target = self.use(source)
-        return _REPLAY[change.kind](target, change.before, after, rebuilder)
+        target = self.use(self.provenance.source_of(change.obj))
+        return replay(target, change, rebuilder, self.constants.text)
 
     # -- assembly --
 
@@ -254,84 +262,12 @@ def runtime_namespace() -> dict[str, Any]:
     """The names that every generated module uses."""
     return {
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended, "partial": partial, "sys": sys,
-        "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_grad_enabled": torch.is_grad_enabled,
+        "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
+        "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled, "default_dtype": torch.get_default_dtype,
         "function_modes": torch._C._len_torch_function_stack, "dispatch_modes": torch._C._len_torch_dispatch_stack,
         "jit_tracing": torch._C._get_tracing_state,
         "deterministic": torch._C._get_deterministic_algorithms, "autocast": torch._C._is_any_autocast_enabled,
         "autocast_state": torch_private.autocast_state, "set_grad": torch._C._set_grad_enabled,
-        "set_dict": _set_dict, "set_ordered": _set_ordered, "set_set": _set_set, "set_deque": _set_deque,
+        **NAMES,
     }  # fmt: skip
-
-
-# -- replay of changes --------------------------------------------------------------------------------
-
-
-def _set_dict(target: dict[Any, Any], items: list[tuple[Any, Any]]) -> None:
-    dict.clear(target)
-    dict.update(target, items)
-
-
-def _set_ordered(target: Any, items: list[tuple[Any, Any]]) -> None:
-    collections.OrderedDict.clear(target)
-    for key, value in items:
-        collections.OrderedDict.__setitem__(target, key, value)
-
-
-def _set_set(target: set[Any], items: list[Any]) -> None:
-    set.clear(target)
-    set.update(target, items)
-
-
-def _set_deque(target: Any, items: list[Any]) -> None:
-    target.clear()
-    target.extend(items)
-
-
-def _replay_dict(
-    target: str, before: dict[Any, Any], after: dict[Any, Any], r: Rebuilder, whole: str = "set_dict"
-) -> list[str]:
-    kept = [key for key in before if key in after]
-    if list(after)[: len(kept)] != kept:
-        pairs = ", ".join(f"({r.value(k)}, {r.value(v)})" for k, v in after.items())
-        return [f"{whole}({target}, [{pairs}])"]
-    lines = [f"del {target}[{r.value(key)}]" for key in before if key not in after]
-    for key, value in after.items():
-        if before.get(key, MISSING) is not value:
-            lines.append(f"{target}[{r.value(key)}] = {r.value(value)}")
-    return lines
-
-
-def _replay_ordered(target: str, before: Any, after: Any, r: Rebuilder) -> list[str]:
-    return _replay_dict(target, before, after, r, "set_ordered")
-
-
-def _replay_list(target: str, before: list[Any], after: list[Any], r: Rebuilder) -> list[str]:
-    n = len(before)
-    if len(after) >= n and all(a is b for a, b in zip(before, after, strict=False)):
-        return [f"{target}.extend([{', '.join(map(r.value, after[n:]))}])"] if len(after) > n else []
-    return [f"{target}[:] = [{', '.join(map(r.value, after))}]"]
-
-
-def _replay_set(target: str, before: set[Any], after: set[Any], r: Rebuilder) -> list[str]:
-    return [f"set_set({target}, [{', '.join(map(r.value, after))}])"] if before != after else []
-
-
-def _replay_deque(target: str, before: list[Any], after: list[Any], r: Rebuilder) -> list[str]:
-    return [f"set_deque({target}, [{', '.join(map(r.value, after))}])"]
-
-
-def _replay_cell(target: str, before: Any, after: Any, r: Rebuilder) -> list[str]:
-    if after is MISSING:
-        return [] if before is MISSING else [f"del {target}.cell_contents"]
-    return [] if after is before else [f"{target}.cell_contents = {r.value(after)}"]
-
-
-_REPLAY: dict[type, Callable[..., list[str]]] = {
-    collections.OrderedDict: _replay_ordered,
-    dict: _replay_dict,
-    list: _replay_list,
-    set: _replay_set,
-    collections.deque: _replay_deque,
-    types.CellType: _replay_cell,
-}

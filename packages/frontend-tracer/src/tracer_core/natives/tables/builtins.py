@@ -22,7 +22,7 @@ declare(SHALLOW, [callable, issubclass, object.__new__])
 breaks("unknown_native", "the address of an object differs between calls", [id])
 breaks("side_effect_native", "it prints or reads", [print, input, builtins.open, builtins.breakpoint])
 breaks("native_python", "code is compiled at run time", [eval, exec, compile, builtins.__build_class__])
-breaks("native_python", "the caller's variables are read", [globals, locals, vars, dir])
+breaks("native_python", "the caller's variables are read", [globals, locals, dir])
 
 
 @special(isinstance)
@@ -85,6 +85,16 @@ def length(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return len(obj)
 
 
+@special(vars)
+def vars_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if not args:
+        tracer.break_graph("native_python", "vars: the caller's variables are read")
+    try:
+        return tracer.getattr(args[0], "__dict__")
+    except AttributeError:
+        raise TypeError("vars() argument must have __dict__ attribute") from None
+
+
 @special(getattr)
 def get_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) == 2:
@@ -113,6 +123,16 @@ def delete_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> No
 @special(object.__setattr__)
 def object_setattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     tracer.generic_setattr(*args)
+
+
+@special(type.__setattr__)
+def type_setattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    tracer.set_class_attribute(*args)
+
+
+@special(type.__delattr__)
+def type_delattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    tracer.set_class_attribute(*args, ABSENT)
 
 
 @special(object.__getattribute__)

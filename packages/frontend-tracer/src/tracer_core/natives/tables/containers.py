@@ -22,11 +22,11 @@ _READERS: dict[type, str] = {
     collections.OrderedDict: "copy keys values items __eq__ __iter__ __reversed__",
 }  # fmt: skip
 _WRITERS: dict[type, str] = {
-    list: "append insert pop remove clear reverse __setitem__ __delitem__",
-    dict: "pop popitem clear __setitem__ __delitem__",
-    set: "add discard remove pop clear",
-    collections.deque: "append appendleft pop popleft clear rotate reverse remove insert __setitem__",
-    collections.OrderedDict: "move_to_end pop popitem clear __setitem__ __delitem__",
+    list: "insert pop remove clear reverse __setitem__ __delitem__",
+    dict: "popitem clear",
+    set: "discard remove pop clear",
+    collections.deque: "appendleft pop popleft clear rotate reverse remove insert __setitem__ __delitem__",
+    collections.OrderedDict: "move_to_end popitem clear",
 }
 #: Types whose every method reads only immutable values.
 _IMMUTABLE = (str, bytes, int, float, complex, bool, range, slice, type(None))
@@ -58,9 +58,61 @@ declare(PURE, [str.__dict__["maketrans"], dict.__dict__["fromkeys"], int.__eq__,
 def extend(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, iterable = args
     items = tracer.spread(iterable)
-    tracer.before_change(target)
+    tracer.before_append(target, items)
     type_of = list if isinstance(target, list) else collections.deque
     return type_of.extend(target, items)
+
+
+def _append(add: Any) -> Any:
+    """Adding one value looks at nothing that the container holds."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        target, value = args
+        if isinstance(target, set):
+            tracer.check_key(value)
+        tracer.before_append(target, [value])
+        return add(target, value)
+
+    return handler
+
+
+for _add in (list.append, collections.deque.append, set.add):
+    special(_add)(_append(_add))
+
+
+@special(dict.__setitem__, collections.OrderedDict.__setitem__)
+def store(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    target, key, value = args
+    tracer.check_key(key)
+    tracer.before_store(target, key)
+    _kind(target).__setitem__(target, key, value)
+
+
+@special(dict.__delitem__, collections.OrderedDict.__delitem__)
+def delete(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    target, key = args
+    if not tracer.has_key(target, key):
+        raise KeyError(key)
+    tracer.before_remove(target, key)
+    _kind(target).__delitem__(target, key)
+
+
+@special(dict.pop, collections.OrderedDict.pop)
+def pop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    target, key, *rest = args
+    tracer.check_key(key)
+    value = tracer.dict_get(target, key, ABSENT)
+    if value is ABSENT:
+        if rest or "default" in kwargs:
+            return rest[0] if rest else kwargs["default"]
+        raise KeyError(key)
+    tracer.before_remove(target, key)
+    return _kind(target).pop(target, key)
+
+
+def _kind(target: Any) -> Any:
+    """The base whose methods run no user code."""
+    return collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
 
 
 @special(list.sort)
@@ -95,10 +147,9 @@ def setdefault(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if value is not ABSENT:
         return value
     value = args[2] if len(args) > 2 else None
-    tracer.before_change(target)
     tracer.check_key(key)
-    type_of = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
-    type_of.__setitem__(target, key, value)
+    tracer.before_store(target, key)
+    _kind(target).__setitem__(target, key, value)
     return value
 
 
@@ -115,17 +166,19 @@ def update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         for key, value in items.items():
             tracer.setitem(target, key, value)
         return
-    for key in items:
+    for key, value in items.items():
         tracer.check_key(key)
-    tracer.before_change(target)
-    dict.update(target, items)
+        tracer.before_store(target, key)
+        dict.__setitem__(target, key, value)
 
 
 @special(set.update)
 def set_update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, *rest = args
     items = [item for iterable in rest for item in tracer.spread(iterable)]
-    tracer.before_change(target)
+    for item in items:
+        tracer.check_key(item)
+    tracer.before_append(target, items)
     set.update(target, items)
 
 
