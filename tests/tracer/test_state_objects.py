@@ -347,7 +347,7 @@ def test_class_attributes_by_type_setattr():
 
         def f(x):
             type.__setattr__(C, "n", C.n + 1)
-            setattr(C, "m", x + 1)  # noqa: B010
+            setattr(C, "m", x + 1)
             return x * C.n + C.m
 
         return f, C

@@ -485,7 +485,9 @@ class Attributes(TraceState):
         if self._static(torch.Tensor, name) is not _ABSENT:
             self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is deleted")
         if torch_private.is_fake(tensor):
-            self.break_graph("unsupported_mutation", f"attribute {name!r} of an intermediate tensor is deleted")
+            self.break_graph(
+                "unsupported_mutation", f"attribute {name!r} of an intermediate tensor is deleted"
+            )
         self._delete_entry(tensor, tensor.__dict__, name)
 
     def generic_delattr(self, obj: Any, name: str) -> None:
@@ -499,7 +501,9 @@ class Attributes(TraceState):
             if type(obj).__dictoffset__ == 0 or self.is_fresh(obj):
                 object.__delattr__(obj, name)  # raises CPython's own error
                 return
-            self.break_graph("unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is deleted")
+            self.break_graph(
+                "unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is deleted"
+            )
         self._delete_entry(obj, namespace, name)
 
     def _delete_descriptor(self, raw: Any, obj: Any, name: str) -> None:
