@@ -143,8 +143,9 @@ class Provenance:
     def _read_tensor(self, value: torch.Tensor, source: Source) -> None:
         if type(value) not in TENSOR_TYPES:
             raise Break("tensor_subclass", f"{source.name} is a {type(value).__name__}")
-        if value.layout is not torch.strided or value.is_quantized:
-            raise Break("tensor_subclass", f"{source.name} has layout {value.layout} or is quantized")
+        if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+            kind = "quantized" if value.is_quantized else "nested" if value.is_nested else str(value.layout)
+            raise Break("tensor_subclass", f"{source.name} is a {kind} tensor")
         self.tensors[source] = value
         self.guard(GuardKind.TENSOR, source, tensor_facts(value, self._symbolic_dims(value, source)))
 

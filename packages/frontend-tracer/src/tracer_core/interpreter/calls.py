@@ -243,7 +243,7 @@ class Calls(Operations):
             self.before_change(args[0])
         elif row.kind is EffectKind.TORCH:
             return self.call_torch(function, args, kwargs)
-        if any(isinstance(a, torch.Tensor) for a in args):
+        if holds_tensor((args, kwargs)):
             return self.native(function, *args, **kwargs)
         return function(*args, **kwargs)
 
@@ -363,7 +363,8 @@ class Calls(Operations):
             self.break_graph("tensor_subclass", f"a {cls.__name__} is made")
         if isinstance(cls, enum.EnumMeta) or cls in _SAFE_CLASSES or issubclass(cls, enum.Enum):
             self.native_reads(*args, *kwargs.values())
-            return cls(*args, **kwargs)
+            # Seen by the recorder: range(tensor) asks the tensor for its value.
+            return self.native(cls, *args, **kwargs) if holds_tensor((args, kwargs)) else cls(*args, **kwargs)
         meta_call = self._static(type(cls), "__call__")
         if has_python(meta_call):
             return self.prepare(meta_call, [cls, *args], kwargs)
@@ -420,16 +421,24 @@ class Calls(Operations):
         """super() reads ``__class__`` and the first argument of the calling frame."""
         frame = self.frames[-1]
         names = frame.code.locals_names
-        cell = frame.locals[names.index("__class__")]
-        owner = self.load_cell(cell, "__class__")
-        first = frame.locals[0]
+        owner = self.load_cell(self.load(frame, names.index("__class__")), "__class__")
+        if frame.locals[0] is NULL:
+            raise RuntimeError("super(): arg[0] deleted")
+        first = self.load(frame, 0)
         if isinstance(first, types.CellType):
             first = self.load_cell(first, names[0])
-        elif first is NULL:
-            raise RuntimeError("super(): arg[0] deleted")
-        else:
-            first = self.load(frame, 0)
         return super(owner, first)
+
+
+def holds_tensor(value: Any, depth: int = 6) -> bool:
+    """Whether native code that is handed `value` may meet a tensor in it."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if depth == 0 or not isinstance(value, (list, tuple, dict, set, frozenset, collections.deque, slice)):
+        return depth == 0
+    if isinstance(value, slice):
+        value = (value.start, value.stop, value.step)
+    return any(holds_tensor(item, depth - 1) for item in (dict.values(value) if isinstance(value, dict) else value))
 
 
 def _is_opaque_data(value: Any) -> bool:

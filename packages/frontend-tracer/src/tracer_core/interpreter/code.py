@@ -193,6 +193,13 @@ def _ranges(raw: types.CodeType, kept: list[dis.Instruction], index_of: dict[int
             yield ExceptionRange(inside[0], inside[-1] + 1, index_of[entry.target], entry.depth, entry.lasti)
 
 
+def _read_unseen(raw: types.CodeType, index: int) -> bool:
+    """Whether a local may be read by no instruction of its own: super() reads the first, locals() all."""
+    if "__class__" in raw.co_freevars and index == 0 and raw.co_argcount:
+        return True
+    return not {"locals", "vars", "dir", "eval", "exec"}.isdisjoint(raw.co_names)
+
+
 def _liveness(
     names: tuple[str, ...],
     args: tuple[Any, ...],
@@ -231,6 +238,6 @@ def _liveness(
                 live[i] = out
                 changed = True
     always = frozenset(range(len(raw.co_varnames), n_locals)) | frozenset(
-        n for n, name in enumerate(raw.co_varnames) if name in raw.co_cellvars
+        n for n, name in enumerate(raw.co_varnames) if name in raw.co_cellvars or _read_unseen(raw, n)
     )
     return tuple(frozenset(entry) | always for entry in live[: len(names)])

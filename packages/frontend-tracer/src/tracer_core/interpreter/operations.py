@@ -311,6 +311,9 @@ class Operations(Attributes):
             return self.list_item(container, key if key >= 0 else key + n)
         if isinstance(container, type):
             return self._class_getitem(container, key)
+        parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
+        if any(isinstance(part, torch.Tensor) for part in parts):
+            self.break_graph("data_dependent_value", f"a tensor is the index of a {type(container).__name__}")
         self._native_operands(key)
         self.expand(container)
         if isinstance(container, (*_CONTAINERS, str, bytes, range)) or type(container).__module__ in (

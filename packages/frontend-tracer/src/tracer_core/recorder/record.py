@@ -124,8 +124,11 @@ class Recorder:
             raise Break("data_dependent_value", f"{_name(func)}: {error}") from None
         except self.shapes_needed as error:
             raise Break("data_dependent_shape", f"{_name(func)}: {error}") from None
-        except (NotImplementedError, *_NO_FAKE) as error:
-            raise Break("operator_failed", f"{_name(func)}: {error}") from None
+        except Exception as error:
+            # What fakes raise need not be what the operator raises: it runs for real, and raises that or goes on.
+            raise Break("operator_failed", f"{_name(func)}: {type(error).__name__}: {error}") from None
+        if any(_unlike_a_graph_value(leaf) for leaf in pytree.tree_leaves(result)):
+            raise Break("tensor_subclass", f"{_name(func)} makes a nested or quantized tensor")
         written = func in _WRITING_OPERATORS or any(
             now is None or now != then for now, then in zip(map(writes, given), before, strict=True)
         )
@@ -273,17 +276,20 @@ class _Mode(TorchFunctionMode):
         return self.recorder.call(func, args, kwargs or {})
 
 
-#: What a fake tensor raises for an operator that it cannot stand in for.
-_NO_FAKE = (
-    torch._subclasses.fake_tensor.UnsupportedFakeTensorException,
-    torch._subclasses.fake_tensor.UnsupportedOperatorException,
-)
 #: Functions that return nothing but must stay in the graph.
 _EFFECT_ONLY = frozenset({"_assert", "_assert_async", "_check"})
 
 
 def _first(graph: torch.fx.Graph) -> torch.fx.Node:
     return next(iter(graph.nodes), graph._root)
+
+
+_QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+
+
+def _unlike_a_graph_value(value: Any) -> bool:
+    """Whether a tensor lacks what the rest of the tracer asks of one (sizes, strides)."""
+    return isinstance(value, torch.Tensor) and (value.is_nested or value.dtype in _QUANTIZED)
 
 
 def _name(func: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 _VALUE = "data_dependent_value"
 _META = "tensor_metadata_mutation"
@@ -18,7 +19,7 @@ _BY_NAME: dict[str, str] = {
     **dict.fromkeys(
         ("item", "tolist", "numpy", "__int__", "__float__", "__index__", "__complex__", "__array__", "data_ptr",
          "__format__", "__dlpack__", "equal", "allclose", "is_nonzero", "__repr__", "untyped_storage",
-         "storage", "_typed_storage", "__deepcopy__", "__reduce_ex__", "__contains__"),
+         "apply_", "map_", "map2_", "tofile", "storage", "_typed_storage", "__deepcopy__", "__reduce_ex__", "__contains__"),
         _VALUE,
     ),
     "__bool__": "data_dependent_branch",
@@ -30,12 +31,15 @@ _BY_NAME: dict[str, str] = {
         _META,
     ),
     **dict.fromkeys(("backward", "register_hook", "register_post_accumulate_grad_hook", "_backward"), _GRAD),
-    **dict.fromkeys(("from_numpy", "as_tensor", "asarray", "frombuffer", "from_dlpack"), ""),
+    **dict.fromkeys(("from_numpy", "as_tensor", "asarray", "frombuffer", "from_dlpack", "tensor", "new_tensor"), ""),
     **dict.fromkeys(("manual_seed", "seed", "set_rng_state", "initial_seed", "get_rng_state"), "side_effect_native"),
 }  # fmt: skip
 
 #: Differentiation entry points: by identity, since their names are common.
 _BY_IDENTITY: dict[Any, str] = {torch.autograd.grad: _GRAD, torch.autograd.backward: _GRAD}
+
+
+_PLAIN = (int, float, bool, complex, list, tuple, torch.Tensor, torch.SymInt, torch.SymFloat)
 
 
 def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str] | None:
@@ -50,7 +54,7 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
         if kind is None:
             return None
     if kind == "":
-        return _from_outside(name, args)
+        return _from_outside(name, args[1:] if name == "new_tensor" else args)
     if name == "__set__":
         attribute = getattr(getattr(func, "__self__", None), "__name__", "an attribute")
         return kind, f"{attribute} of a tensor is set"
@@ -60,7 +64,11 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
 
 def _from_outside(name: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
     """Tensors made of numbers and lists are captured; of arrays and buffers they are not."""
-    plain = (int, float, bool, complex, list, tuple, torch.Tensor)
-    if args and isinstance(args[0], plain) and name in ("as_tensor", "asarray"):
+    data = args[0] if args else None
+    if isinstance(data, (list, tuple)) and any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(data)):
+        return "data_dependent_value", f"{name}() of a list of tensors reads their values"
+    if isinstance(data, _PLAIN) and name not in ("from_numpy", "frombuffer", "from_dlpack"):
         return None
-    return "data_dependent_value", f"torch.{name} of {type(args[0]).__name__ if args else 'nothing'}"
+    if not args and name in ("tensor", "as_tensor", "asarray", "new_tensor"):
+        return None  # data= by keyword; an array in it is refused where native code reads it
+    return "data_dependent_value", f"torch.{name} of {type(data).__name__ if args else 'nothing'}"

@@ -270,4 +270,6 @@ def runtime_namespace() -> dict[str, Any]:
         "deterministic": torch._C._get_deterministic_algorithms, "autocast": torch._C._is_any_autocast_enabled,
         "autocast_state": torch_private.autocast_state, "set_grad": torch._C._set_grad_enabled,
         **NAMES,
+        # Names in the repr of dictionary keys.
+        "torch": torch, "device": torch.device, "inf": float("inf"), "nan": float("nan"),
     }  # fmt: skip

@@ -294,6 +294,8 @@ def reversed_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(range)
 def range_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if any(isinstance(a, torch.Tensor) for a in args):
+        tracer.break_graph("data_dependent_value", "range() of a tensor")
     return range(*(int(a) if isinstance(a, torch.SymInt) else a for a in args))
 
 
