@@ -34,6 +34,7 @@ IDENTITY_TYPES = (
     functools._lru_cache_wrapper, torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace,
     torch._ops._Ops,
 )  # fmt: skip
+_BOUND_TYPES = (types.BuiltinFunctionType, types.MethodWrapperType)
 #: Types of generic aliases and the like: immutable in practice, compared by identity.
 TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
@@ -46,6 +47,13 @@ def is_constant(value: Any) -> bool:
     if kind in (tuple, frozenset):
         return all(map(is_constant, value))
     return kind is slice and all(map(is_constant, (value.start, value.stop, value.step)))
+
+
+def _is_bound(receiver: Any) -> bool:
+    """Whether `__self__` of a C function is an object of the program (pybind11 puts its own record there)."""
+    if isinstance(receiver, (types.ModuleType, type, types.NoneType)):
+        return False
+    return not type(receiver).__module__.startswith("pybind11")
 
 
 class Provenance:
@@ -120,6 +128,8 @@ class Provenance:
         if is_constant(value):
             self.guard(GuardKind.EQ, source, value)
             return value
+        if isinstance(value, _BOUND_TYPES) and _is_bound(value.__self__):
+            return self._read_bound(value, source)
         if isinstance(value, IDENTITY_TYPES):
             if source.root.kind != "const" or source.base is not None:
                 self.guard(GuardKind.IS, source, value)
@@ -138,6 +148,15 @@ class Provenance:
             self.guard(GuardKind.TYPE, source, type(value))
             if type(value) is tuple:
                 self.guard(GuardKind.LEN, source, len(value))
+        return value
+
+    def _read_bound(self, value: Any, source: Source) -> Any:
+        """A C method of an object: made anew at each access, so its parts are what is guarded."""
+        if id(value) not in self._by_id:
+            self.register(value, source)
+            self.guard(GuardKind.TYPE, source, type(value))
+            self.read(value.__name__, self.sources.make(source, "slot", "__name__"))
+            self.read(value.__self__, self.sources.make(source, "slot", "__self__"))
         return value
 
     def _read_tensor(self, value: torch.Tensor, source: Source) -> None:

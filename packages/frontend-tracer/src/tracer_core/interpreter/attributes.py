@@ -270,6 +270,7 @@ class Attributes(TraceState):
                 self.provenance.guard(GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name)
             raise AttributeError(f"'{type(tensor).__name__}' object has no attribute '{name}'")
         if isinstance(raw, types.FunctionType):
+            self.provenance.constant(raw)
             return types.MethodType(raw, tensor)
         if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return raw.__get__(tensor, type(tensor))

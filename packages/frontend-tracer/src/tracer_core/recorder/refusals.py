@@ -39,6 +39,8 @@ _BY_NAME: dict[str, str] = {
 _BY_IDENTITY: dict[Any, str] = {torch.autograd.grad: _GRAD, torch.autograd.backward: _GRAD}
 
 
+#: Their fakes are not quantized.
+_QUANTIZING = ("quantize_per_", "_make_per_")
 _PLAIN = (int, float, bool, complex, list, tuple, torch.Tensor, torch.SymInt, torch.SymFloat)
 
 
@@ -46,6 +48,8 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
     """(kind, reason) if this call must end the graph, else None."""
     name = getattr(func, "__name__", "")
     kind = _BY_NAME.get(name)
+    if name.startswith(_QUANTIZING):
+        return "tensor_subclass", f"{name}() makes a quantized tensor"
     if kind is None:
         try:
             kind = _BY_IDENTITY.get(func)

@@ -107,7 +107,11 @@ class Variant:
         root = source.root
         if root.kind != "state":
             return True
-        return not isinstance(self.state[root.key[0]], DIRECT_ROOTS)
+        value = self.state[root.key[0]]
+        if isinstance(value, (types.BuiltinFunctionType, types.MethodType)):
+            value = value.__self__  # made anew at each access: what it is bound to counts
+            return isinstance(value, types.ModuleType) or not isinstance(value, DIRECT_ROOTS)
+        return not isinstance(value, DIRECT_ROOTS)
 
     def fetch(self, source: Source) -> str:
         """The variable that holds a source's value; emits its fetch once, in the part it belongs to."""
