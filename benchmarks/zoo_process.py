@@ -102,7 +102,9 @@ def _run(animal: Any, number: int, function: Any, module: Any, train: bool) -> t
         result = function(*args, **kwargs)
     state = torch.get_rng_state()
     if train:
-        parts = [t.float().pow(2).mean() for t in tensors_in(result) if t.is_floating_point() and t.requires_grad]
+        parts = [
+            t.float().pow(2).mean() for t in tensors_in(result) if t.is_floating_point() and t.requires_grad
+        ]
         torch.stack(parts).sum().backward()
     return result, (args, kwargs), state
 

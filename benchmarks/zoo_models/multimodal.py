@@ -54,7 +54,10 @@ def _boxes() -> dict[str, Any]:
 
     ids = torch.randint(3, 96, (2, 10))
     corners = torch.randint(0, 50, (2, 10, 2))
-    return {"input_ids": ids, "bbox": torch.cat([corners, corners + torch.randint(1, 40, (2, 10, 2))], dim=-1)}
+    return {
+        "input_ids": ids,
+        "bbox": torch.cat([corners, corners + torch.randint(1, 40, (2, 10, 2))], dim=-1),
+    }
 
 
 def _series() -> dict[str, Any]:
@@ -184,4 +187,3 @@ ANIMALS: tuple[Animal, ...] = (
     _row("perceiver", "PerceiverModel", "PerceiverConfig", _perceiver, num_latents=8, d_latents=16, d_model=24,
          num_blocks=1, num_self_attends_per_block=2, num_self_attention_heads=2, num_cross_attention_heads=2),
 )  # fmt: skip
-

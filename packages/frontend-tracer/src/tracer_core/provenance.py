@@ -8,6 +8,7 @@ used like a constant.
 
 from __future__ import annotations
 
+import collections
 import enum
 import functools
 import types
@@ -171,7 +172,23 @@ class Provenance:
     def item(self, container: Any, key: Any, value: Any, kind: str = "item") -> Any:
         """An entry of a sourced container (or attribute dictionary's owner, kind "key")."""
         base = self.source_of(container)
-        return value if base is None else self.read(value, self.sources.make(base, kind, key))
+        if base is None:
+            return value
+        cls = type(container)
+        if cls not in _PLAIN_CONTAINERS and isinstance(container, (dict, list, tuple)):
+            if cls.__getitem__ not in _PLAIN_SUBSCRIPTS or hasattr(cls, "__missing__"):
+                kind, key = ("own_key", key) if isinstance(container, dict) else ("own_item", (_base(cls), key))
+        return self.read(value, self.sources.make(base, kind, key))
+
+
+#: Subscripts that run no code of the program and make no missing entry.
+_PLAIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict)
+_PLAIN_SUBSCRIPTS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
+
+
+def _base(cls: type) -> str:
+    """The name of the built-in sequence that a class derives from."""
+    return "list" if issubclass(cls, list) else "tuple"
 
 
 def tensor_facts(value: torch.Tensor, dims: tuple[int | None, ...] | None = None) -> TensorFacts:

@@ -18,6 +18,9 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "dict": (lambda b, k: f"{b}.__dict__", lambda b, k: b),
     "key": (lambda b, k: f"{b}[{k!r}]", lambda b, k: _key_name(b, k)),
     "item": (lambda b, k: f"{b}[{k!r}]", lambda b, k: f"{b}[{k!r}]"),
+    # Of a container whose class has its own subscript: read below it, by dict, list or tuple itself.
+    "own_key": (lambda b, k: f"dict.get({b}, {k!r}, MISS)", lambda b, k: f"{b}[{k!r}]"),
+    "own_item": (lambda b, k: f"{k[0]}.__getitem__({b}, {k[1]})", lambda b, k: f"{b}[{k[1]}]"),
     "slot": (lambda b, k: f"{b}.{k}", lambda b, k: f"{b}.{k}"),
     "cell": (lambda b, k: f"{b}.__closure__[{k}]", lambda b, k: f"{b}.__closure__[{k}]"),
     "contents": (lambda b, k: f"{b}.cell_contents", lambda b, k: f"{b}.cell_contents"),

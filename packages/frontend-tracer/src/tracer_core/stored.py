@@ -454,6 +454,8 @@ _STEPS: dict[str, Callable[[_Finder, Any, Any], Any]] = {
     "dict": lambda f, base, key: base.__dict__,
     "key": lambda f, base, key: base[key],
     "item": lambda f, base, key: base[key],
+    "own_key": lambda f, base, key: dict.__getitem__(base, key),
+    "own_item": lambda f, base, key: (list if key[0] == "list" else tuple).__getitem__(base, key[1]),
     "slot": lambda f, base, key: getattr(base, key),
     "cell": lambda f, base, key: base.__closure__[key],
     "contents": lambda f, base, key: base.cell_contents,

@@ -144,11 +144,11 @@ class Variant:
         """What a stamp must watch so that this read would give the same again."""
         if not self.is_object(source) or source.base is None:
             return
-        if source.kind == "key":
+        if source.kind in ("key", "own_key"):
             self._reads_key(base, source.key)
         elif source.kind == "nth_key":
             self.keys_read[base] = None
-        elif source.kind == "item":
+        elif source.kind in ("item", "own_item"):
             if not isinstance(self.provenance.value_at(source.base), tuple):
                 self.parts["lists"][base] = None
         elif source.kind in ("slot", "contents"):
