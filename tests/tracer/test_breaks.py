@@ -138,6 +138,7 @@ kind("disabled", lambda x: torch.utils.checkpoint.checkpoint(torch.sin, x, use_r
 
 #: Kinds that user code reaches only through a limit or a fault of torch; each with the reason it has no program.
 ELSEWHERE = {
+    "raises": "no break to the user: test_exceptions_that_leave.py",
     "step_limit": "takes minutes: test_step_limit lowers the limit",
     "operator_failed": "test_operator_failed",
     "real_tensor_in_trace": "test_real_tensor_in_trace",

@@ -406,3 +406,71 @@ def test_python_random():
         want = plain(X)
         random.seed(seed)
         assert torch.equal(compiled(X), want)
+
+
+def test_a_list_that_only_grows_is_not_looked_at():
+    def make():
+        log = []
+
+        def f(x):
+            log.append(x.shape[0])
+            return x + 1
+
+        return f, log
+
+    twin(make, (X,), (X,), (Y,), (Y,), graphs=1, recompiles=0)
+
+
+def test_a_list_that_grew_and_is_then_read():
+    def make():
+        log = [5]
+
+        def f(x):
+            log.append(len(log))
+            return x + log[0] + len(log)
+
+        return f, log
+
+    twin(make, (X,), (X,), lambda log: log.clear(), (Y,), (Y,), graphs=4)
+
+
+def test_a_list_that_grew_and_is_then_changed_elsewhere():
+    def make():
+        log = [3, 4]
+
+        def f(x):
+            log.append(1)
+            log.insert(0, 7)
+            log.extend([8])
+            return x * 2
+
+        return f, log
+
+    twin(make, (X,), lambda log: log.reverse(), (Y,), (X,))
+
+
+def test_a_dict_that_only_grows_is_not_looked_at():
+    def make():
+        seen = {}
+
+        def f(x, key):
+            seen[key] = x.sum()
+            seen["last"] = key
+            return x + 1
+
+        return f, seen
+
+    twin(make, (X, "a"), (X, "a"), (Y, "a"), lambda seen: seen.update(z=1), (Y, "a"), graphs=1, recompiles=0)
+
+
+def test_a_dict_that_grew_and_is_then_read():
+    def make():
+        seen = {}
+
+        def f(x, key):
+            seen[key] = 1
+            return x + len(seen), list(seen)
+
+        return f, seen
+
+    twin(make, (X, "a"), (X, "a"), lambda seen: seen.update(z=1), (Y, "a"), (Y, "b"))

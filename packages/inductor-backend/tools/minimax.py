@@ -47,7 +47,9 @@ def report(name: str, f: Function, low: float, high: float, terms: int, single: 
     c = fit(f, low, high, terms, single)
     grid = [low + (high - low) * mp.mpf(i) / 400 for i in range(401)]
     worst = max(abs(mp.polyval(c[::-1], x) - f(x)) for x in grid if x != 0)
-    print(f"// {name} on [{mp.nstr(low, 6)}, {mp.nstr(high, 6)}], greatest absolute error {mp.nstr(worst, 3)}")
+    print(
+        f"// {name} on [{mp.nstr(low, 6)}, {mp.nstr(high, 6)}], greatest absolute error {mp.nstr(worst, 3)}"
+    )
     print(", ".join((float(value).hex() + ("f" if single else "")) for value in c))
 
 
@@ -63,7 +65,10 @@ def main() -> None:
     report("(exp2(r)-1)/r", nonzero(lambda r: (mp.power(2, r) - 1) / r), -0.501, 0.501, 7)
     report(
         "(log(1+f)-f+f^2/2)/f^3",
-        nonzero(lambda f: (mp.log1p(f) - f + f * f / 2) / f**3), 1 / mp.sqrt(2) - 1, root, 9,
+        nonzero(lambda f: (mp.log1p(f) - f + f * f / 2) / f**3),
+        1 / mp.sqrt(2) - 1,
+        root,
+        9,
     )
     report("(sin(r)-r)/r^3 in r^2", lambda s: (mp.sin(mp.sqrt(s)) / mp.sqrt(s) - 1) / s, 1e-8, 0.62, 3)
     report("(cos(r)-1+r^2/2)/r^4 in r^2", lambda s: (mp.cos(mp.sqrt(s)) - 1 + s / 2) / s**2, 1e-8, 0.62, 3)
@@ -72,12 +77,24 @@ def main() -> None:
     report("(erf(x)-x)/x in x^2", lambda s: mp.erf(mp.sqrt(s)) / mp.sqrt(s) - 1, 1e-8, 0.88, 7)
     report("-log(erfc(t))/t", lambda t: -mp.log(mp.erfc(t)) / t, 0.9, 4.0, 10)
     report("-log(erfc(t))/t for gelu", nonzero(lambda t: -mp.log(mp.erfc(t)) / t), 0, 4.3, 11)
-    report("log2((1+s)/(1-s))/s in s^2", nonzero(lambda q: 2 * mp.atanh(mp.sqrt(q)) / mp.sqrt(q) / mp.log(2)),
-           1e-12, 0.0296, 6, single=False)
+    report(
+        "log2((1+s)/(1-s))/s in s^2",
+        nonzero(lambda q: 2 * mp.atanh(mp.sqrt(q)) / mp.sqrt(q) / mp.log(2)),
+        1e-12,
+        0.0296,
+        6,
+        single=False,
+    )
     report("exp2(r)", lambda r: mp.power(2, r), -0.501, 0.501, 8, single=False)
     print("// 2/pi and constants")
-    for name, value in (("ln2", mp.log(2)), ("pio2", mp.pi / 2), ("2/pi", 2 / mp.pi), ("log2e", 1 / mp.log(2)),
-                        ("log10e", 1 / mp.log(10)), ("log10 2", mp.log(2) / mp.log(10))):
+    for name, value in (
+        ("ln2", mp.log(2)),
+        ("pio2", mp.pi / 2),
+        ("2/pi", 2 / mp.pi),
+        ("log2e", 1 / mp.log(2)),
+        ("log10e", 1 / mp.log(10)),
+        ("log10 2", mp.log(2) / mp.log(10)),
+    ):
         hi = rounded(value, True)
         print(f"// {name} float: {float(hi).hex()} + {float(rounded(value - hi, True)).hex()}", end="   ")
         hi = rounded(value, False)

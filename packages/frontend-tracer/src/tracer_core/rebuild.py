@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import operator
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 
 from tracer_core.interpreter.frame import NULL, Unread
 from tracer_core.interpreter.generators import HOST_ITERATORS
+from tracer_core.interpreter.tracebacks import rebuilt as rebuilt_traceback
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.segments.breaks import Restart
 
@@ -27,7 +29,8 @@ class CannotRebuild(Exception):
 
 class Rebuilder:
     """Mutable. fetch(source) and constant(object) give text; output(tensor or SymInt) gives the text of a
-    graph output; source_of as in provenance; contents(obj) gives an object's contents at the end.
+    graph output; source_of as in provenance; frames_passed(exception) gives
+    the frames of its traceback; contents(obj) gives an object's contents at the end.
     lines run after the graph, late_lines after the effects."""
 
     def __init__(
@@ -36,10 +39,12 @@ class Rebuilder:
         constant: Callable[[Any], str],
         output: Callable[[Any], str],
         source_of: Callable[[Any], Any],
+        frames_passed: Callable[[BaseException], tuple[tuple[types.CodeType, int], ...]],
     ) -> None:
         self.lines: list[str] = []
         self.late_lines: list[str] = []
         self._fetch, self._constant, self._output, self._source_of = fetch, constant, output, source_of
+        self._frames_passed = frames_passed
         self._memo: dict[int, str] = {}
         self._alive: list[Any] = []
 
@@ -66,6 +71,8 @@ class Rebuilder:
             return maker(self, obj)
         if isinstance(obj, IDENTITY_TYPES):
             return self._constant(obj)
+        if isinstance(obj, BaseException):
+            return self._exception(obj)
         if isinstance(obj, HOST_ITERATORS):
             raise Restart(obj.born, "unsupported_value", f"the iterator {obj.code_name} outlives the segment")
         return self._reduced(obj)
@@ -119,6 +126,36 @@ class Rebuilder:
 
     def _slice(self, obj: slice) -> str:
         return f"slice({self._items((obj.start, obj.stop, obj.step))})"
+
+    def _dict_iterator(self, obj: Any) -> str:
+        """Advanced as far, over the same dictionary: it must notice when that changes its size."""
+        found = [referent for referent in gc.get_referents(obj) if isinstance(referent, dict)]
+        if not found:
+            return self._new(obj, f"{self._constant(spent_iterator)}({self._constant(type(obj))})")
+        (mapping,) = found
+        left = operator.length_hint(obj)
+        stale = not left and not _at_end(obj, mapping)
+        parts = f"{self.value(mapping)}, {_DICT_ITERATORS[type(obj)]!r}, {len(mapping) - left}, {stale}"
+        return self._new(obj, f"{self._constant(dict_iterator)}({parts})")
+
+    # -- exceptions --
+
+    def _exception(self, obj: BaseException) -> str:
+        """Without running the user's ``__init__`` again."""
+        args = self.value(obj.args)
+        name = self._new(obj, f"{self._constant(new_exception)}({self._constant(type(obj))}, {args})")
+        for key, value in obj.__dict__.items():
+            self.lines.append(f"{name}.__dict__[{key!r}] = {self.value(value)}")
+        for link in ("__cause__", "__context__"):
+            if getattr(obj, link) is not None:
+                self.lines.append(f"{name}.{link} = {self.value(getattr(obj, link))}")
+        passed = self._frames_passed(obj)
+        if passed:
+            trace = f"{self._constant(rebuilt_traceback)}({self._constant(passed)})"
+            self.lines.append(f"{name}.__traceback__ = {trace}")
+        if obj.__suppress_context__:
+            self.lines.append(f"{name}.__suppress_context__ = True")
+        return name
 
     # -- code --
 
@@ -216,6 +253,59 @@ def _may_contain_itself(values: Any) -> bool:
     )
 
 
+_DICT_ITERATORS: dict[type, str] = {
+    type(iter(getattr({}, name)())): name for name in ("keys", "values", "items")
+}
+
+
+def dict_iterator(mapping: dict[Any, Any], view: str, consumed: int, stale: bool) -> Any:
+    """An iterator over a dictionary that has given `consumed` items. stale: its dictionary has changed size."""
+    if stale:
+        marker = object()
+        mapping[marker] = None
+        iterator = iter(getattr(mapping, view)())
+        del mapping[marker]
+        return iterator
+    iterator = iter(getattr(mapping, view)())
+    for _ in range(consumed):
+        next(iterator)
+    return iterator
+
+
+def spent_iterator(kind: type) -> Any:
+    """A dictionary iterator of this type that has ended."""
+    iterator = iter(getattr({}, _DICT_ITERATORS[kind])())
+    next(iterator, None)
+    return iterator
+
+
+def _at_end(iterator: Any, mapping: dict[Any, Any]) -> bool:
+    """Whether an iterator without items left has seen all of its dictionary; it is spent afterwards."""
+    try:
+        next(iterator, None)
+    except RuntimeError:
+        return False
+    return True
+
+
+def new_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+    """An exception of this class with these arguments, made by the constructors of its base written in C."""
+    made: BaseException = _c_method(kind, "__new__")(kind, *args)
+    try:
+        _c_method(kind, "__init__")(made, *args)
+    except TypeError:
+        made.args = args  # the class takes other arguments than those that it stored
+    return made
+
+
+def _c_method(kind: type, name: str) -> Any:
+    for base in kind.__mro__:
+        found = base.__dict__.get(name)
+        if found is not None and not isinstance(found, (types.FunctionType, staticmethod)):
+            return getattr(base, name)
+    raise TypeError(f"{kind.__qualname__} has no {name} written in C")
+
+
 _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     list: Rebuilder._list,
     tuple: Rebuilder._tuple,
@@ -231,4 +321,5 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     types.MethodWrapperType: Rebuilder._bound_builtin,
     super: Rebuilder._super,
     **dict.fromkeys(_VIEWS, Rebuilder._view),
+    **dict.fromkeys(_DICT_ITERATORS, Rebuilder._dict_iterator),
 }

@@ -21,12 +21,14 @@ from tracer_core import events
 from tracer_core.errors import GraphBreakError, RecompileLimitWarning, TracerError
 from tracer_core.interpreter.frame import Frame, Unread
 from tracer_core.interpreter.real import RealMachine
+from tracer_core.interpreter.tracebacks import without_own
 from tracer_core.interpreter.tracer import Tracer
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig, env
 from tracer_core.segments.breaks import RunNatively
 from tracer_core.segments.capture import Abandoned, BreakRecord, Captured, UserError, capture
-from tracer_core.segments.segment import MISS, Suspended, flatten, frames_of
+from tracer_core.segments.segment import MISS, frames_of
+from tracer_core.segments.transition import Exit, NotRaised, Suspended
 from tracer_core.segments.variants import MOST_VARIANTS, Segment
 from tracer_core.stages import recording
 
@@ -152,41 +154,65 @@ class CompiledFunction:
     def _drive(self, suspended: Suspended) -> Any:
         """Runs a suspended activation: the breaking instruction, then the next segment, and so on."""
         while True:
-            frames = frames_of(suspended.layouts, suspended.values)
-            del suspended
-            returned, value = RealMachine().step(frames)
-            if returned:
-                return value
-            result = self._continue(frames)
+            try:
+                exit, state = suspended.transition.run(suspended.values)
+            except NotRaised as error:
+                return self._not_raised(error)
+            except BaseException as error:
+                raise error.with_traceback(without_own(error.__traceback__))  # noqa: B904  (the same exception)
+            if exit is None:
+                return state
+            segment = exit.segment
+            version = 0
+            result = MISS
+            if segment is not None:
+                version = segment.version
+                result = segment.run(state)
+            if result is MISS:
+                result = self._miss_inside(exit, state, version)
             if type(result) is not Suspended:
                 return result
             suspended = result
 
-    def _continue(self, frames: list[Frame]) -> Any:
-        layouts, values = flatten(frames)
-        state = tuple(values)
-        segment = self._segments.get(layouts)
-        if segment is not None:
+    def _miss_inside(self, exit: Exit, state: tuple[Any, ...], version: int) -> Any:
+        """No variant fitted at this exit when its segment was at `version`: captures one, unless there are new
+        ones."""
+        layouts = exit.layouts
+
+        def finish() -> Any:
+            return RealMachine().finish(frames_of(layouts, state))
+
+        if self.skipped is not None or not _can_trace():
+            return finish()
+        while True:
+            with _LOCK:
+                segment = exit.segment = exit.segment or self._segments.get(layouts)
+                if segment is None:
+                    if len(self._segments) >= _MAX_SEGMENTS:
+                        self.skipped = f"more than {_MAX_SEGMENTS} segments"
+                        return finish()
+                    segment = exit.segment = self._segments[layouts] = Segment(layouts)
+                if segment.version == version:
+                    captured = self._capture(
+                        segment, lambda tracer: tracer.start_inside(layouts, state), state
+                    )
+                    break
+                version = segment.version
             result = segment.run(state)
             if result is not MISS:
                 return result
-        if self.skipped is not None or not _can_trace():
-            return RealMachine().finish(frames)
-        with _LOCK:
-            if segment is None:
-                if len(self._segments) >= _MAX_SEGMENTS:
-                    self.skipped = f"more than {_MAX_SEGMENTS} segments"
-                    return RealMachine().finish(frames)
-                segment = self._segments.setdefault(layouts, Segment(layouts))
-
-            def start(tracer: Tracer) -> list[Frame]:
-                return tracer.start_inside(layouts, state)
-
-            captured = self._capture(segment, start, state)
         result = MISS if captured is None else self._first_run(segment, captured, state)
-        if result is MISS:
-            return self._natively(segment, lambda: RealMachine().finish(frames))
-        return result
+        return self._natively(segment, finish) if result is MISS else result
+
+    def _not_raised(self, error: NotRaised) -> Any:
+        """Running the program did not raise what tracing it raised: the tracer is at fault."""
+        reason = f"{_name(self.function)}: tracing it raised an exception, which running it does not"
+        if env().strict:
+            raise TracerError(reason) from error
+        logger().warning("%s; it runs natively from now on", reason)
+        self.forget()
+        self.skipped = reason
+        return RealMachine().finish(error.frames)
 
     # -- capturing --
 

@@ -31,9 +31,10 @@ from tracer_core.guards.stamp import Stamps
 from tracer_core.interpreter.frame import NULL
 from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec, resolve
 from tracer_core.runtime import CompiledFunction
-from tracer_core.segments.capture import Boxed, Captured, alias_groups
+from tracer_core.segments.capture import Captured, alias_groups
 from tracer_core.segments.emit import runtime_namespace
 from tracer_core.segments.segment import FrameLayout
+from tracer_core.segments.transition import Transition
 from tracer_core.segments.variants import Segment
 from tracer_core.source import Source
 from tracer_core.version import __version__
@@ -398,7 +399,7 @@ def _literal(_: Any, obj: Any) -> Any:
 
 
 _DESCRIBE: dict[Any, Callable[[_Describer, Any], Any]] = {
-    Boxed: lambda d, obj: {"layouts": d.layouts(obj.value)},
+    Transition: lambda d, obj: {"layouts": [d.layouts(obj.layouts), obj.raises]},
     type(NULL): lambda d, obj: {"null": True},
     torch.dtype: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
     torch.layout: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
@@ -474,7 +475,7 @@ def _walk(finder: _Finder, steps: list[Any]) -> Any:
 _FIND: dict[str, Callable[[_Finder, Any], Any]] = {
     "import": _import,
     "path": _walk,
-    "layouts": lambda f, value: Boxed(f.layouts(value)),
+    "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1]),
     "null": lambda f, value: NULL,
     "torch": lambda f, value: getattr(torch, value),
     "device": lambda f, value: torch.device(value),

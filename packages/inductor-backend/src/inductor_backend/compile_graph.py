@@ -293,7 +293,9 @@ def run_stages(c: Compilation, until: str | None = None) -> Compilation:
 
 
 #: Operators that may become calls of our own products.
-_PRODUCTS = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.convolution.default})
+_PRODUCTS = frozenset(
+    {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.convolution.default}
+)
 
 
 def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:

@@ -71,6 +71,7 @@ class Machine:
         self._set_context(error)
         while True:
             frame = self.frames[-1]
+            self.passed(frame, error)
             target = self.find_handler(frame)
             if target is not None:
                 del frame.stack[target.depth :]
@@ -83,6 +84,9 @@ class Machine:
             if len(self.frames) == base:
                 raise error
             self.frames[-1].last = self.frames[-1].ip - 1
+
+    def passed(self, frame: Frame, error: BaseException) -> None:
+        """Called for each frame that an exception comes through, the one that catches it included."""
 
     def handled(self) -> BaseException | None:
         """The exception being handled by the innermost frame that handles one."""

@@ -8,19 +8,44 @@ from __future__ import annotations
 
 import operator
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.frame import NULL, Frame, Unread
 from tracer_core.interpreter.machine import Machine
 from tracer_core.interpreter.operations import _BINARY, _COMPARE, _INPLACE, _UNARY
+from tracer_core.interpreter.tracebacks import extended
 from tracer_core.segments.breaks import Break
 
 __all__ = ["RealMachine", "opcodes"]
 
 
+#: Types of values that arithmetic, comparison and branches handle without user code and without tensors.
+SCALARS = frozenset({int, float, bool, str, type(None)})
+#: Iterators whose items come without Python code of the user, if they are alive when a segment starts.
+_ITERABLES: tuple[Any, ...] = (
+    [],
+    (),
+    range(0),
+    range(2**70),
+    "",
+    b"",
+    {},
+    {}.keys(),
+    {}.values(),
+    {}.items(),
+    set(),
+)
+SAFE_ITERATORS = frozenset(
+    type(iter(x)) for x in _ITERABLES
+) | {enumerate, zip, reversed, type(reversed([])), type(reversed({}))}  # fmt: skip
+
+
 class RealMachine(Machine):
-    """See the module's docstring. Mutable."""
+    """See the module's docstring. Mutable. raised: the last instruction raised an exception."""
+
+    raised = False
 
     def step(self, frames: list[Frame]) -> tuple[bool, Any]:
         """Runs one instruction of the innermost frame. (True, value) when the whole chain returned."""
@@ -31,11 +56,43 @@ class RealMachine(Machine):
         try:
             done = frame.code.handlers[ip](self, frame, frame.code.args[ip])
         except BaseException as error:
+            self.raised = True
             self.unwind(error, 0)
             return False, None
         if done is not None and self.leave(done[0], 0):
             return True, done[0]
         return False, None
+
+    def settle(self) -> tuple[bool, Any]:
+        """Runs the instructions after a break that no graph could want: moves, live iterators, arithmetic and
+        branches on plain values. Loads that nothing used are left to the next segment. (True, value) when the
+        activation returned."""
+        frame = self.frames[-1]
+        loads: tuple[int, list[Any]] | None = None
+        seen: set[int] = set()
+        while True:
+            ip = frame.ip
+            name = frame.code.names[ip]
+            allowed = _SETTLES.get(name)
+            if allowed is None or ip in seen or not allowed(self, frame, frame.code.args[ip]):
+                break
+            if name in _LOADS:
+                loads = loads or (ip, frame.stack.copy())
+            elif name in _REPEATING:
+                seen.add(ip)
+            if name not in _KEEPS_LOADS:
+                loads = None
+            returned, value = self.step(self.frames)
+            if returned:
+                return True, value
+            if self.raised:
+                return False, None
+        if loads is not None:
+            frame.ip, frame.stack = loads
+        return False, None
+
+    def passed(self, frame: Frame, error: BaseException) -> None:
+        error.__traceback__ = extended(error.__traceback__, frame)
 
     def finish(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end."""
@@ -178,3 +235,49 @@ class RealMachine(Machine):
             __import__(name)
             return sys.modules[name]
         return __import__(name, frame.globals, None, fromlist, level)
+
+
+# -- what `settle` may run ----------------------------------------------------------------------------
+
+
+def _always(machine: RealMachine, frame: Frame, arg: Any) -> bool:
+    return True
+
+
+def _loads_plain(machine: RealMachine, frame: Frame, arg: int) -> bool:
+    value = frame.locals[arg]
+    returns = frame.code.names[frame.ip + 1] == "RETURN_VALUE"
+    return value is not NULL and (type(value) in SCALARS or returns)
+
+
+def _unpacks_tuple(machine: RealMachine, frame: Frame, arg: int) -> bool:
+    return type(frame.stack[-1]) is tuple and len(frame.stack[-1]) == arg
+
+
+def _two_plain(machine: RealMachine, frame: Frame, arg: Any) -> bool:
+    return type(frame.stack[-1]) in SCALARS and type(frame.stack[-2]) in SCALARS
+
+
+def _one_plain(machine: RealMachine, frame: Frame, arg: Any) -> bool:
+    return type(frame.stack[-1]) in SCALARS
+
+
+def _safe_iterator(machine: RealMachine, frame: Frame, arg: Any) -> bool:
+    return type(frame.stack[-1]) in SAFE_ITERATORS
+
+
+def _is_outermost(machine: RealMachine, frame: Frame, arg: Any) -> bool:
+    return len(machine.frames) == 1 and frame.on_return is None and not frame.code.is_generator
+
+
+_LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
+_KEEPS_LOADS = _LOADS | {"NOP", "RESUME", "PRECALL"}
+_REPEATING = frozenset({"FOR_ITER", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
+#: opcode -> whether it may run here; the same opcodes as a written transition follows.
+_SETTLES: dict[str, Callable[[RealMachine, Frame, Any], bool]] = {
+    **dict.fromkeys(("NOP", "RESUME", "PRECALL", "POP_TOP", "STORE_FAST", "LOAD_CONST"), _always),
+    **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), _always),
+    **{f"POP_JUMP_{way}IF_{what}": _one_plain for way in ("FORWARD_", "BACKWARD_", "") for what in ("TRUE", "FALSE")},
+    "LOAD_FAST": _loads_plain, "UNPACK_SEQUENCE": _unpacks_tuple, "COMPARE_OP": _two_plain, "BINARY_OP": _two_plain,
+    "FOR_ITER": _safe_iterator, "RETURN_VALUE": _is_outermost, "RETURN_CONST": _is_outermost,
+}  # fmt: skip

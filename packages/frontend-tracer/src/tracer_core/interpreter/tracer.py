@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import types
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,6 +18,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.calls import Calls
 from tracer_core.interpreter.frame import NULL, Frame, Unread
+from tracer_core.interpreter.tracebacks import is_raised_again
 from tracer_core.natives import tables  # fills the effect table
 from tracer_core.provenance import Provenance
 from tracer_core.recorder.fake import Fakes
@@ -30,6 +31,15 @@ __all__ = ["Tracer", "opcodes", "tables"]
 
 _MODULE_CALL = torch.nn.Module.__call__
 _STEP_LIMIT = 3_000_000
+
+
+class Raised(NamedTuple):
+    """An exception of the trace. step: where it was raised first. passed: (code, instruction) of the frames it came
+    through, innermost first."""
+
+    error: BaseException
+    step: int
+    passed: list[tuple[types.CodeType, int]]
 
 
 class Tracer(Calls):
@@ -45,6 +55,7 @@ class Tracer(Calls):
         self.shapes = shapes
         self.forced = forced
         self.steps = self.outer_step = self.nesting = 0
+        self.raised: dict[int, Raised] = {}
         self._specials = {}
         self._fresh_functions: set[int] = set()
         self._fresh_cells: set[int] = set()
@@ -65,6 +76,35 @@ class Tracer(Calls):
                 raise Break(*wanted)
         if self.steps > _STEP_LIMIT:
             raise Break("step_limit", f"more than {_STEP_LIMIT} instructions")
+
+    def unwind(self, error: BaseException, base: int) -> None:
+        if id(error) not in self.raised:
+            self.raised[id(error)] = Raised(error, self.outer_step, [])
+        super().unwind(error, base)
+
+    def passed(self, frame: Frame, error: BaseException) -> None:
+        entries = self.raised[id(error)].passed
+        if not (is_raised_again(frame) and entries and entries[-1][0] is frame.code.raw):
+            entries.append((frame.code.raw, frame.last))
+
+    def first_raised(self, error: BaseException) -> int:
+        """The step at which an exception, or the first of those that it was raised from or while handling, was
+        raised in this trace; 0 if none was."""
+        steps, seen, chain = [], set(), [error]
+        while chain:
+            one = chain.pop()
+            if id(one) in seen:
+                continue
+            seen.add(id(one))
+            known = self.raised.get(id(one))
+            steps += [known.step] if known is not None else []
+            chain += [link for link in (one.__cause__, one.__context__) if link is not None]
+        return min(steps, default=0)
+
+    def frames_passed(self, error: BaseException) -> tuple[tuple[types.CodeType, int], ...]:
+        """The interpreted frames that an exception came through in this trace, innermost first."""
+        known = self.raised.get(id(error))
+        return () if known is None else tuple(known.passed)
 
     def run_chain(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""

@@ -77,6 +77,10 @@ BREAKS: dict[str, BreakDoc] = {
         "an operator could not be run on fake tensors",
         "check its arguments; it may be unsupported by FakeTensor",
     ),
+    "raises": BreakDoc(
+        "the program raises an exception that leaves the compiled function; the graph ends before that instruction",
+        "nothing: the exception is raised as in eager, and this does not count as a graph break",
+    ),
     "step_limit": BreakDoc("the trace is longer than the limit", "compile a smaller function"),
 }
 

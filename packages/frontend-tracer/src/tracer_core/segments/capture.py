@@ -29,6 +29,7 @@ from tracer_core.rebuild import CannotRebuild, Rebuilder
 from tracer_core.segments.breaks import BREAKS, Break, Restart
 from tracer_core.segments.emit import Variant, runtime_namespace, settings_checks
 from tracer_core.segments.segment import flatten
+from tracer_core.segments.transition import Transition
 from tracer_core.shapes import ShapePolicy, size_conditions
 from tracer_core.source import Source
 from tracer_core.stages import stage, wants_text
@@ -137,6 +138,10 @@ def _attempt(
             raise
         except BaseException as error:
             tracer.effects.restore()
+            step = tracer.first_raised(error)
+            if step:
+                # Captured up to the instruction that raises, which then does so for real, on every call.
+                raise Restart(step, "raises", type(error).__qualname__) from error
             raise UserError() from error
         where = tracer.where() if broken is not None else ""
         tracer.effects.undo()
@@ -153,7 +158,11 @@ class _Generator:
         self.variant = Variant(tracer.provenance, state)
         self.outputs: dict[torch.fx.Node, int] = {}
         self.rebuilder = Rebuilder(
-            self.variant.use, self.variant.constants.text, self._output, tracer.provenance.source_of
+            self.variant.use,
+            self.variant.constants.text,
+            self._output,
+            tracer.provenance.source_of,
+            tracer.frames_passed,
         )
 
     def _output(self, value: Any) -> str:
@@ -176,7 +185,8 @@ class _Generator:
             else:
                 layouts, values = flatten(tracer.frames)
                 parts = ", ".join(self.rebuilder.value(v) for v in values)
-                result = f"return Suspended({variant.constants.text(Boxed(layouts))}.value, ({parts},))"
+                transition = Transition(layouts, broken.kind == "raises")
+                result = f"return Suspended({variant.constants.text(transition)}, ({parts},))"
             effects = [
                 line
                 for change in tracer.effects.changes.values()
@@ -196,7 +206,8 @@ class _Generator:
         if tracer.grad_after != torch.is_grad_enabled():
             body.append(f"set_grad({tracer.grad_after})")
         body.append(result)
-        record = None if broken is None else BreakRecord(broken.kind, broken.reason, where)
+        is_break = broken is not None and broken.kind != "raises"
+        record = BreakRecord(broken.kind, broken.reason, where) if broken is not None and is_break else None
         return self._captured(runner, gm, record)
 
     # -- the graph --
@@ -342,13 +353,6 @@ def _short(value: Any) -> str:
         return f"a {value.dtype} tensor of shape {tuple(value.shape)}, stride {value.stride()}{grad}"
     text = repr(value)
     return text if len(text) < 100 else f"{text[:97]}..."
-
-
-class Boxed:
-    """Carries a tuple of layouts as one constant."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
 
 
 def alias_groups(pointers: list[int]) -> list[int]:

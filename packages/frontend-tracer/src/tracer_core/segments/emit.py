@@ -24,7 +24,8 @@ from tracer_core.guards.stamp import Checked
 from tracer_core.interpreter.frame import NULL
 from tracer_core.rebuild import Rebuilder
 from tracer_core.segments.replay import NAMES, replay
-from tracer_core.segments.segment import MISS, Suspended
+from tracer_core.segments.segment import MISS
+from tracer_core.segments.transition import Suspended
 from tracer_core.source import Source
 
 #: Owners whose slots never change.

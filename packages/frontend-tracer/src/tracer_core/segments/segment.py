@@ -37,14 +37,6 @@ class FrameLayout:
         return 1 + len(self.locals) + sum(self.stack) + self.n_exceptions + (self.on_return == "instance")
 
 
-@dataclass(frozen=True, slots=True)
-class Suspended:
-    """An activation at a break: layouts of its frames, outermost first, and their values."""
-
-    layouts: tuple[FrameLayout, ...]
-    values: tuple[Any, ...]
-
-
 def layout_of(frame: Frame) -> tuple[FrameLayout, list[Any]]:
     """The layout of a frame and its values in state order."""
     live = frame.code.live[frame.ip] if frame.ip < len(frame.code.live) else frozenset()

@@ -75,7 +75,7 @@ def best(target: Any, args: Sequence[Any], hint: Callable[[Any], int] = int) -> 
 
 
 def choose(m_hint: int, k: int, n: int, layout: str = "nk") -> str:
-    """"template" (ours) or "extern" for ``[m,k] @ weight`` with weights [n,k] ("nk") or [k,n] ("kn")."""
+    """ "template" (ours) or "extern" for ``[m,k] @ weight`` with weights [n,k] ("nk") or [k,n] ("kn")."""
     return "template" if _own_is_faster(m_hint, k, n, layout) else "extern"
 
 
@@ -116,9 +116,7 @@ def _addmm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choi
     return _product(target, bias, args[1], args[2], hint)
 
 
-def _product(
-    target: Any, bias: Operand | None, a: Operand, b: Operand, hint: Callable[[Any], int]
-) -> Choice:
+def _product(target: Any, bias: Operand | None, a: Operand, b: Operand, hint: Callable[[Any], int]) -> Choice:
     if not _all_float32(bias, a, b):
         return aten_choice(target, "not float32")
     if not (_dense_rows(a) and _is_weight(b)):
@@ -129,7 +127,9 @@ def _product(
         return _own("addmm" if bias is not None else "mm", f"{m} rows: weights are read once")
     if m > OWN_ROWS and k >= 128 and n >= 128 and b.strides[0] == 1 and _is_dense(a) and onednn.available():
         name = "addmm" if bias is not None else "mm"
-        return Choice(getattr(onednn, name), f"{onednn.__name__}:{name}", "onednn", f"{m} rows: faster than MKL")
+        return Choice(
+            getattr(onednn, name), f"{onednn.__name__}:{name}", "onednn", f"{m} rows: faster than MKL"
+        )
     return aten_choice(target, f"{m}x{k}x{n}: no faster alternative measured")
 
 
@@ -148,7 +148,9 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
         return aten_choice(target, "ambiguous layout")
     oh, ow = (
         (size + 2 * pad - dil * (kernel - 1) - 1) // step + 1
-        for size, pad, dil, kernel, step in zip((height, width), padding, dilation, (kh, kw), stride, strict=True)
+        for size, pad, dil, kernel, step in zip(
+            (height, width), padding, dilation, (kh, kw), stride, strict=True
+        )
     )
     pixels, depth = batch * oh * ow, channels * kh * kw
     contiguous = not (_is_last_only(x) or _is_last_only(weight))
@@ -172,7 +174,9 @@ def _last_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
 
 def _same_strides(operand: Operand, strides: Sequence[Any]) -> bool:
     """Strides of dimensions of size 1 do not matter."""
-    return all(a == b for a, b, size in zip(operand.strides, strides, operand.sizes, strict=True) if size != 1)
+    return all(
+        a == b for a, b, size in zip(operand.strides, strides, operand.sizes, strict=True) if size != 1
+    )
 
 
 def _is_image(operand: Operand) -> bool:

@@ -34,14 +34,21 @@ class Arena:
 
 
 def view(
-    memory: torch.Tensor, offset: int, dtype: torch.dtype, sizes: Sequence[int], strides: Sequence[int], start: int
+    memory: torch.Tensor,
+    offset: int,
+    dtype: torch.dtype,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    start: int,
 ) -> torch.Tensor:
     """A strided view of an arena's bytes (uint8). Raises RuntimeError if it does not lie within them."""
     usable = (memory.numel() - offset) // dtype.itemsize * dtype.itemsize
     flat = memory[offset : offset + usable].view(dtype)
     last = start + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     if 0 not in sizes and not 0 <= last < flat.numel():
-        raise RuntimeError(f"view {tuple(sizes)} at byte {offset} ends outside the arena of {memory.numel()} bytes")
+        raise RuntimeError(
+            f"view {tuple(sizes)} at byte {offset} ends outside the arena of {memory.numel()} bytes"
+        )
     return flat.as_strided(sizes, strides, flat.storage_offset() + start)
 
 

@@ -72,7 +72,9 @@ class Library:
         A tensor is passed as its data pointer. The GIL is released during the call. What a kernel reported
         by ``tc_fail`` is raised: IndexError for a bad index, RuntimeError for an integer division by zero.
         """
-        return launcher(maker(self.handle), self.address(name), nargs, name, self._error_flag(), keep_alive=self)
+        return launcher(
+            maker(self.handle), self.address(name), nargs, name, self._error_flag(), keep_alive=self
+        )
 
     def _error_flag(self) -> int:
         """Address of the prelude's ``tc_error``; 0 in a library built without the prelude."""

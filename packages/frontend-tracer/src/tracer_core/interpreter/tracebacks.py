@@ -1,0 +1,74 @@
+"""Tracebacks of exceptions that come out of interpreted frames.
+
+In: an exception's traceback, which shows the interpreter's own frames, and the interpreted frame it came through.
+Out: the traceback that CPython would have made: file, line, column and function of the user's code. What always
+holds: entries of code that is not the interpreter's stay as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+from tracer_core.interpreter.code import Code, decode
+from tracer_core.interpreter.frame import Frame
+
+_OWN = (str(Path(__file__).parent.parent) + "/", "<tracer_core ")
+
+
+def is_own(entry: types.TracebackType) -> bool:
+    """Whether an entry shows the interpreter or code that it generated."""
+    return entry.tb_frame.f_code.co_filename.startswith(_OWN)
+
+
+def without_own(entry: types.TracebackType | None) -> types.TracebackType | None:
+    """A traceback without its leading entries that are the interpreter's."""
+    while entry is not None and is_own(entry):
+        entry = entry.tb_next
+    return entry
+
+
+def extended(entry: types.TracebackType | None, frame: Frame) -> types.TracebackType:
+    """The traceback with an entry for an interpreted frame in front; `frame.last` is where it stands."""
+    rest = without_own(entry)
+    if is_raised_again(frame) and rest is not None and _shows(rest, frame.code.raw):
+        return rest  # the frame is in the traceback already
+    return _entry(rest, frame.code, frame.last)
+
+
+def is_raised_again(frame: Frame) -> bool:
+    """Whether the frame stands at an instruction that lets an exception go on."""
+    return frame.code.names[frame.last] == "RERAISE"
+
+
+def rebuilt(passed: tuple[tuple[types.CodeType, int], ...]) -> types.TracebackType | None:
+    """A traceback of interpreted frames alone, given as (code, instruction), innermost first."""
+    entry: types.TracebackType | None = None
+    for raw, last in passed:
+        entry = _entry(entry, decode(raw), last)
+    return entry
+
+
+def _entry(rest: types.TracebackType | None, code: Code, last: int) -> types.TracebackType:
+    return types.TracebackType(rest, _stand_in(code.raw), code.offsets[last], code.lines[last])
+
+
+def _shows(entry: types.TracebackType, raw: types.CodeType) -> bool:
+    shown = entry.tb_frame.f_code
+    return (shown.co_filename, shown.co_name, shown.co_firstlineno) == (
+        raw.co_filename, raw.co_name, raw.co_firstlineno)  # fmt: skip
+
+
+def _get_frame() -> types.FrameType:
+    return sys._getframe()
+
+
+def _stand_in(raw: types.CodeType) -> types.FrameType:
+    """A host frame that looks like an interpreted one: its code has the same names and table of positions."""
+    code = _get_frame.__code__.replace(
+        co_filename=raw.co_filename, co_name=raw.co_name, co_qualname=raw.co_qualname,
+        co_firstlineno=raw.co_firstlineno, co_linetable=raw.co_linetable,
+    )  # fmt: skip
+    made: types.FrameType = types.FunctionType(code, {"sys": sys})()
+    return made

@@ -1,0 +1,436 @@
+"""What happens between two segments: the breaking instruction runs for real, and what plainly follows it.
+
+In: the layouts and values of an activation at a break. Out: the value of the whole activation, or an `Exit` (the
+layouts where capture goes on) and the state there. What always holds: the instruction runs exactly once; after it
+only instructions run that no graph could want: moves, loops over iterators that are alive already, arithmetic and
+branches on plain numbers and text. So the body of a loop with a break in it is one segment, and a number that
+came out of a tensor can decide a branch without being guarded.
+
+A transition that is taken often is turned into Python source of its own: `_Writer` follows the bytecode with names
+in place of values. It leaves what it has no row for to `RealMachine`, which has the same meaning.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from tracer_core.interpreter.code import Code, decode
+from tracer_core.interpreter.frame import NULL, Frame
+from tracer_core.interpreter.opcodes.operators import SYMBOLS
+from tracer_core.interpreter.real import SAFE_ITERATORS, SCALARS, RealMachine
+from tracer_core.segments.segment import FrameLayout, flatten, frames_of
+
+if TYPE_CHECKING:
+    from tracer_core.segments.variants import Segment
+
+_COMPILE_AFTER = 3  # runs of a transition before its source is written
+_LONGEST = 48  # instructions that one written transition follows
+_END: Any = object()
+_ASKS_FRAME = (super, globals, locals, vars, dir)  # without arguments they read the calling frame
+
+
+class Exit:
+    """Where a transition leaves the activation. Mutable. segment: what was captured there, once known."""
+
+    __slots__ = ("layouts", "segment")
+
+    def __init__(self, layouts: tuple[FrameLayout, ...]) -> None:
+        self.layouts = layouts
+        self.segment: Segment | None = None
+
+
+class Suspended:
+    """An activation at a break. transition: what to do with `values`, the flat state of its frames."""
+
+    __slots__ = ("transition", "values")
+
+    def __init__(self, transition: Transition, values: tuple[Any, ...]) -> None:
+        self.transition, self.values = transition, values
+
+
+class Transition:
+    """See the module's docstring. Mutable: it learns its exits. layouts: of the frames at the break. raises: the
+    trace saw the breaking instruction raise an exception that leaves the function."""
+
+    def __init__(self, layouts: tuple[FrameLayout, ...], raises: bool = False) -> None:
+        self.layouts, self.raises = layouts, raises
+        self.run: Callable[[tuple[Any, ...]], tuple[Exit | None, Any]] = self._counted
+        self._exits: dict[Any, Exit] = {}
+        self._runs = 0
+
+    def _counted(self, values: tuple[Any, ...]) -> tuple[Exit | None, Any]:
+        self._runs += 1
+        if self._runs >= _COMPILE_AFTER:
+            self.run = self.interpret if self.raises else _Writer(self).function() or self.interpret
+        return self.interpret(values)
+
+    def interpret(self, values: tuple[Any, ...]) -> tuple[Exit | None, Any]:
+        """(None, value) when the activation returned, else (exit, state there)."""
+        machine = RealMachine()
+        frames = frames_of(self.layouts, values)
+        returned, value = machine.step(frames)
+        if self.raises and not machine.raised:
+            raise NotRaised(frames)
+        return self._settled(machine, frames, returned, value)
+
+    def failed(self, error: BaseException, layouts: Any, values: Any) -> tuple[Exit | None, Any]:
+        """Goes on after `error` was raised by the instruction that `layouts` stands at."""
+        machine = RealMachine()
+        machine.frames = frames = frames_of(layouts, values)
+        frames[-1].last = frames[-1].ip
+        frames[-1].ip += 1
+        machine.unwind(error, 0)
+        return self._settled(machine, frames, False, None)
+
+    def _settled(
+        self, machine: RealMachine, frames: list[Frame], returned: bool, value: Any
+    ) -> tuple[Exit | None, Any]:
+        if not returned:
+            returned, value = machine.settle()
+        if returned:
+            return None, value
+        layouts, state = flatten(frames)
+        return self.exit(layouts), tuple(state)
+
+    def exit(self, layouts: tuple[FrameLayout, ...]) -> Exit:
+        """The exit at these layouts; always the same object."""
+        found = self._exits.get(layouts)
+        if found is None:
+            found = self._exits[layouts] = Exit(layouts)
+        return found
+
+
+class NotRaised(Exception):
+    """An instruction that raised while it was traced did not raise when it ran. frames: the activation after it."""
+
+    def __init__(self, frames: list[Frame]) -> None:
+        super().__init__("the exception seen in the trace did not happen")
+        self.frames = frames
+
+
+class _Writer:
+    """Writes the source of one transition. Used once."""
+
+    def __init__(self, transition: Transition) -> None:
+        self.transition = transition
+        *_, self.layout = transition.layouts
+        self.code: Code = decode(self.layout.code)
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {
+            "failed": transition.failed, "interpret": transition.interpret, "END": _END, "next": next, "type": type,
+            "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL, "ASKS": _ASKS_FRAME, "tuple": tuple, "len": len,
+        }  # fmt: skip
+        self.count = 0
+
+    def function(self) -> Callable[[tuple[Any, ...]], tuple[Exit | None, Any]] | None:
+        """The compiled transition, or None if its instruction is left to the machine."""
+        if any(layout.n_exceptions for layout in self.transition.layouts):
+            return None  # a callee could ask for the exception being handled
+        write = _FIRST.get(self.code.names[self.layout.ip])
+        if write is None:
+            return None
+        n = sum(layout.size for layout in self.transition.layouts)
+        names = [f"a{i}" for i in range(n)]
+        inner = n - self.layout.size
+        self.before, own = names[:inner], names[inner:]
+        self.function_name = own[0]
+        position = 1
+        local: dict[int, str] = {}
+        for index in self.layout.locals:
+            local[index] = own[position]
+            position += 1
+        stack: list[str | None] = []
+        for present in self.layout.stack:
+            stack.append(own[position] if present else None)
+            position += present
+        self.after = own[position:]
+        path = _Path(self.layout.ip, stack, local, 1)
+        self.lines += ["def run(S):", f"    {', '.join(names)}, = S"]
+        write(self, path)
+        text = "\n".join(self.lines) + "\n"
+        filename = f"<tracer_core transition {self.layout.code.co_qualname}:{self.layout.ip} {id(self):x}>"
+        linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+        scope = dict(self.names)
+        exec(compile(text, filename, "exec"), scope)
+        return scope["run"]  # type: ignore[no-any-return]
+
+    # -- pieces of text --
+
+    def add(self, path: _Path, text: str) -> None:
+        self.lines.append("    " * path.depth + text)
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"r{self.count}"
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def at(self, path: _Path) -> tuple[str, str]:
+        """(text of the exit object, text of the state) at a path's instruction."""
+        live = self.code.live[path.ip]
+        bound = tuple(i for i in sorted(path.local) if i in live)
+        # Names for calls with keywords belong to the instruction at which the activation stands.
+        kw_names = self.layout.kw_names if path.ip == self.layout.ip else ()
+        layout = replace(
+            self.layout,
+            ip=path.ip,
+            locals=bound,
+            stack=tuple(v is not None for v in path.stack),
+            kw_names=kw_names,
+        )
+        exit = self.transition.exit((*self.transition.layouts[:-1], layout))
+        values = [
+            self.function_name,
+            *(path.local[i] for i in bound),
+            *(v for v in path.stack if v is not None),
+        ]
+        return self.constant(exit), f"({', '.join([*self.before, *values, *self.after])},)"
+
+    def leave(self, path: _Path) -> None:
+        """Ends the transition here; loads that nothing used are done again by the next segment."""
+        exit, state = self.at(path.rewound())
+        self.add(path, f"return {exit}, {state}")
+
+    def risky(self, path: _Path, text: str) -> str:
+        """A statement `name = text` whose exception continues where the bytecode says."""
+        name = self.fresh()
+        exit, state = self.at(path)
+        self.add(path, "try:")
+        self.add(path, f"    {name} = {text}")
+        self.add(path, "except BaseException as error:")
+        self.add(path, f"    return failed(error, {exit}.layouts, {state})")
+        return name
+
+    # -- following the bytecode --
+
+    def follow(self, path: _Path) -> None:
+        """Writes instructions from `path` on, until one that belongs to a segment."""
+        while True:
+            name = self.code.names[path.ip]
+            write = _FOLLOWING.get(name)
+            if write is None or path.length >= _LONGEST or path.ip in path.seen:
+                self.leave(path)
+                return
+            path.length += 1
+            if name in _LOADS:
+                path.mark()
+            if write(self, path, self.code.args[path.ip]):
+                return
+            path.ip += path.advance
+
+
+class _Path:
+    """One way through the bytecode. Mutable. ip; stack and local hold names (None: NULL); depth: of indentation;
+    advance: 1, or 0 after a jump. checkpoint: before the loads that nothing used yet."""
+
+    __slots__ = ("ip", "stack", "local", "depth", "length", "seen", "advance", "checkpoint")
+
+    def __init__(self, ip: int, stack: list[str | None], local: dict[int, str], depth: int) -> None:
+        self.ip, self.stack, self.local, self.depth = ip, stack, local, depth
+        self.length, self.advance = 0, 1
+        self.seen: set[int] = set()
+        self.checkpoint: tuple[int, list[str | None]] | None = None
+
+    def split(self, ip: int, stack: list[str | None], deeper: int = 0) -> _Path:
+        other = _Path(ip, stack, dict(self.local), self.depth + deeper)
+        other.length, other.seen = self.length, set(self.seen)
+        return other
+
+    def mark(self) -> None:
+        if self.checkpoint is None:
+            self.checkpoint = self.ip, list(self.stack)
+
+    def used(self) -> None:
+        self.checkpoint = None
+
+    def rewound(self) -> _Path:
+        if self.checkpoint is None:
+            return self
+        return self.split(*self.checkpoint)
+
+
+# -- the breaking instruction -------------------------------------------------------------------------
+
+
+def _first_call(w: _Writer, path: _Path) -> None:
+    n = w.code.args[path.ip]
+    names = w.layout.kw_names
+    values = [v for v in path.stack[len(path.stack) - n :]]
+    first, second = path.stack[-n - 2], path.stack[-n - 1]
+    function: Any = second
+    if first is not None:
+        function, values = first, [second, *values]
+    split = len(values) - len(names)
+    arguments = [str(v) for v in values[:split]]
+    # Names come from the program, so they are identifiers; anything else goes through a dictionary.
+    if all(name.isidentifier() for name in names):
+        arguments += [f"{name}={value}" for name, value in zip(names, values[split:], strict=True)]
+    else:
+        pairs = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values[split:], strict=True))
+        arguments.append("**{" + pairs + "}")
+    if not arguments:
+        w.add(path, f"if any({function} is one for one in ASKS): return interpret(S)")
+    result = w.risky(path, f"{function}({', '.join(arguments)})")
+    w.follow(path.split(path.ip + 1, [*path.stack[: -n - 2], result]))
+
+
+def _first_for_iter(w: _Writer, path: _Path) -> None:
+    _advance(w, path)
+
+
+def _first_jump(w: _Writer, path: _Path) -> None:
+    truth = w.risky(path, f"not {path.stack[-1]}")
+    _branch(w, path, f"{truth}" if "FALSE" in w.code.names[path.ip] else f"not {truth}")
+
+
+#: opcode -> writes the breaking instruction and what follows.
+_FIRST: dict[str, Callable[[_Writer, _Path], None]] = {
+    "CALL": _first_call,
+    "FOR_ITER": _first_for_iter,
+    **{
+        f"POP_JUMP_{way}IF_{what}": _first_jump
+        for way in ("FORWARD_", "BACKWARD_", "")
+        for what in ("TRUE", "FALSE")
+    },
+}
+
+
+# -- what may follow ----------------------------------------------------------------------------------
+
+
+def _advance(w: _Writer, path: _Path) -> None:
+    """FOR_ITER: two paths."""
+    item = w.risky(path, f"next({path.stack[-1]}, END)")
+    w.add(path, f"if {item} is END:")
+    target = w.code.args[path.ip]
+    past = target + 1 if w.code.names[target] == "END_FOR" else target
+    w.follow(path.split(past, path.stack[:-1], 1))
+    w.follow(path.split(path.ip + 1, [*path.stack, item]))
+
+
+def _branch(w: _Writer, path: _Path, condition: str) -> None:
+    """A conditional jump: the jump is taken if the text is true."""
+    w.add(path, f"if {condition}:")
+    w.follow(path.split(w.code.args[path.ip], path.stack[:-1], 1))
+    w.follow(path.split(path.ip + 1, path.stack[:-1]))
+
+
+def _nop(w: _Writer, path: _Path, arg: Any) -> bool:
+    path.advance = 1
+    return False
+
+
+def _pop_top(w: _Writer, path: _Path, arg: Any) -> bool:
+    path.stack.pop()
+    path.used()
+    return _nop(w, path, arg)
+
+
+def _store_fast(w: _Writer, path: _Path, arg: int) -> bool:
+    path.local[arg] = str(path.stack.pop())
+    path.used()
+    return _nop(w, path, arg)
+
+
+def _load_const(w: _Writer, path: _Path, arg: Any) -> bool:
+    path.stack.append(f"({arg!r})" if type(arg) in (int, bool, type(None)) else w.constant(arg))
+    return _nop(w, path, arg)
+
+
+def _load_fast(w: _Writer, path: _Path, arg: int) -> bool:
+    name = path.local.get(arg)
+    if name is None:
+        w.leave(path)
+        return True
+    if w.code.names[path.ip + 1] != "RETURN_VALUE":
+        exit, state = w.at(path.rewound())
+        w.add(path, f"if type({name}) not in SCALARS: return {exit}, {state}")
+    path.stack.append(name)
+    return _nop(w, path, arg)
+
+
+def _jump(w: _Writer, path: _Path, arg: int) -> bool:
+    path.seen.add(path.ip)
+    path.ip, path.advance = arg, 0
+    return False
+
+
+def _unpack(w: _Writer, path: _Path, arg: int) -> bool:
+    value = path.stack[-1]
+    exit, state = w.at(path.rewound())
+    w.add(path, f"if type({value}) is not tuple or len({value}) != {arg}: return {exit}, {state}")
+    parts = [w.fresh() for _ in range(arg)]
+    w.add(path, f"{', '.join(parts)}, = {value}")
+    path.stack[-1:] = parts[::-1]
+    path.used()
+    return _nop(w, path, arg)
+
+
+def _scalars_only(w: _Writer, path: _Path, *names: Any) -> None:
+    exit, state = w.at(path.rewound())
+    tests = " or ".join(f"type({name}) not in SCALARS" for name in names)
+    w.add(path, f"if {tests}: return {exit}, {state}")
+
+
+def _operate(w: _Writer, path: _Path, symbol: str) -> bool:
+    left, right = path.stack[-2:]
+    _scalars_only(w, path, left, right)
+    result = w.risky(path, f"{left} {symbol} {right}")
+    path.stack[-2:] = [result]
+    path.used()
+    return _nop(w, path, None)
+
+
+def _compare(w: _Writer, path: _Path, arg: str) -> bool:
+    return _operate(w, path, arg)
+
+
+def _binary(w: _Writer, path: _Path, arg: int) -> bool:
+    return _operate(w, path, SYMBOLS[arg].rstrip("="))
+
+
+def _for_iter(w: _Writer, path: _Path, arg: int) -> bool:
+    exit, state = w.at(path.rewound())
+    w.add(path, f"if type({path.stack[-1]}) not in SAFE: return {exit}, {state}")
+    path.seen.add(path.ip)
+    _advance(w, path)
+    return True
+
+
+def _pop_jump(w: _Writer, path: _Path, arg: int) -> bool:
+    value = path.stack[-1]
+    _scalars_only(w, path, value)
+    path.used()
+    _branch(w, path, f"not {value}" if "FALSE" in w.code.names[path.ip] else f"{value}")
+    return True
+
+
+def _return_value(w: _Writer, path: _Path, arg: Any) -> bool:
+    if len(w.transition.layouts) > 1 or w.layout.on_return is not None or w.code.is_generator:
+        w.leave(path)
+    else:
+        w.add(path, f"return None, {path.stack[-1]}")
+    return True
+
+
+def _return_const(w: _Writer, path: _Path, arg: Any) -> bool:
+    path.stack.append(w.constant(arg))
+    return _return_value(w, path, arg)
+
+
+_LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
+#: opcode -> writes it; True when the path ended. The same opcodes as `RealMachine.settle` follows.
+_FOLLOWING: dict[str, Callable[[_Writer, _Path, Any], bool]] = {
+    **dict.fromkeys(("NOP", "RESUME", "PRECALL"), _nop),
+    **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), _jump),
+    **{f"POP_JUMP_{way}IF_{what}": _pop_jump for way in ("FORWARD_", "BACKWARD_", "") for what in ("TRUE", "FALSE")},
+    "POP_TOP": _pop_top, "STORE_FAST": _store_fast, "LOAD_CONST": _load_const, "LOAD_FAST": _load_fast,
+    "UNPACK_SEQUENCE": _unpack, "COMPARE_OP": _compare, "BINARY_OP": _binary, "FOR_ITER": _for_iter,
+    "RETURN_VALUE": _return_value, "RETURN_CONST": _return_const,
+}  # fmt: skip

@@ -1,0 +1,190 @@
+"""Exceptions that leave the compiled function: captured up to the raise, with the user's traceback."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+import torch
+
+import tracer_core
+from tests.tracer.twin import same, twin
+from tracer_core.testing import CaptureCounter
+
+X, Y = torch.randn(3, 4), torch.randn(3, 4)
+
+
+class Refused(ValueError):
+    def __init__(self, text, x):
+        super().__init__(text)
+        self.x = x
+
+
+def check(x, n):
+    y = x * 2
+    if n > 2:
+        raise Refused(f"{n} is too large", y)
+    return y + n
+
+
+def outer(x, n):
+    z = x + 1
+    return check(z, n) * 3
+
+
+def inside_native(x, n):
+    y = x + 1
+    return sorted([3, 1], key=lambda i: i / n), y
+
+
+def entries(error):
+    """(function, text of the line) of a traceback's entries that are this file's."""
+    found = traceback.extract_tb(error.__traceback__)
+    return [(one.name, one.line) for one in found if one.filename == __file__]
+
+
+def raised_by(fn, *args):
+    with pytest.raises(Exception) as caught:
+        fn(*args)
+    return caught.value
+
+
+def test_raise_from_a_nested_call_is_captured_once():
+    seen = same(outer, (X, 1), (X, 5), (Y, 5), (Y, 5), (X, 1), graphs=2)
+    assert len(seen.counter.recompiles) == 1
+
+
+def test_the_exception_carries_the_tensors_of_the_graph():
+    compiled = tracer_core.compile(outer, backend="eager")
+    for x in (X, Y, X):
+        error = raised_by(compiled, x, 7)
+        assert torch.equal(error.x, (x + 1) * 2)
+
+
+def test_traceback_shows_the_users_lines():
+    compiled = tracer_core.compile(outer, backend="eager")
+    want = entries(raised_by(outer, X, 9))
+    for _ in range(4):
+        got = entries(raised_by(compiled, X, 9))
+        assert got[-2:] == want[-2:] == [
+            ("outer", "return check(z, n) * 3"), ("check", 'raise Refused(f"{n} is too large", y)')]  # fmt: skip
+
+
+def test_traceback_hides_the_interpreter():
+    compiled = tracer_core.compile(outer, backend="eager")
+    error = raised_by(compiled, X, 9)
+    files = [one.filename for one in traceback.extract_tb(error.__traceback__)]
+    assert not [name for name in files if "/interpreter/" in name or name.startswith("<tracer_core")]
+
+
+def test_raise_below_native_code():
+    same(inside_native, (X, 2), (X, 0), (Y, 0), graphs=2)
+
+
+def test_error_of_an_operator():
+    same(lambda x, y: (x + 1) @ (y + 1), (X, X), (X, Y), graphs=None)
+
+
+def test_effects_before_the_raise_happen_once():
+    def make():
+        log = []
+
+        def f(x, n):
+            log.append(n)
+            x.add_(1)
+            if n:
+                raise KeyError(n)
+            return x
+
+        return f, log
+
+    twin(make, (X, 0), (X, 1), (Y, 1), (Y, 1), (X, 0), graphs=2, breaks=0)
+
+
+def test_finally_and_with_run_before_it_leaves():
+    def make():
+        log = []
+
+        class Manager:
+            def __enter__(self):
+                log.append("in")
+
+            def __exit__(self, kind, value, trace):
+                log.append((kind.__name__ if kind else None, str(value)))
+
+        def f(x, n):
+            try:
+                with Manager():
+                    if n == 3:
+                        raise ValueError(f"n is {n}")
+                    return x + n
+            finally:
+                log.append("finally")
+
+        return f, log
+
+    twin(make, (X, 3), (X, 1), (X, 3), (Y, 3))
+
+
+def test_cause_and_context_leave_with_it():
+    def f(x, n):
+        try:
+            x + 1
+            raise KeyError(n)
+        except KeyError as error:
+            raise ValueError("outer") from error
+
+    compiled = tracer_core.compile(f, backend="eager")
+    for n in (1, 2, 1, 2):
+        error = raised_by(compiled, X, n)
+        assert type(error) is ValueError
+        assert type(error.__cause__) is KeyError and error.__cause__.args == (n,)
+        assert error.__context__ is error.__cause__
+
+
+def test_reraise_keeps_the_innermost_line():
+    def f(x):
+        try:
+            check(x, 9)
+        except Refused:
+            raise
+
+    compiled = tracer_core.compile(f, backend="eager")
+    want = [name for name, _ in entries(raised_by(f, X))]
+    for _ in range(3):
+        got = [name for name, _ in entries(raised_by(compiled, X))]
+        assert got[-2:] == want[-2:] == ["f", "check"]
+
+
+def test_exception_after_a_break():
+    def f(x, n):
+        y = x * 2
+        tracer_core.graph_break()
+        z = y + 1
+        if n:
+            raise RuntimeError(f"late {n}")
+        return z
+
+    same(f, (X, 0), (X, 1), (Y, 1), (X, 0), breaks=1, kinds=("requested",))
+
+
+def test_keyboard_interrupt_and_system_exit_leave():
+    def f(x, kind):
+        y = x + 1
+        if kind is not None:
+            raise kind("stop")
+        return y
+
+    compiled = tracer_core.compile(f, backend="eager")
+    for kind in (KeyboardInterrupt, SystemExit, KeyboardInterrupt):
+        with pytest.raises(kind, match="stop"):
+            compiled(X, kind)
+    assert torch.equal(compiled(X, None), X + 1)
+
+
+def test_fullgraph_does_not_call_a_raise_a_break():
+    compiled = tracer_core.compile(outer, backend="eager", fullgraph=True)
+    with CaptureCounter() as counter:
+        assert type(raised_by(compiled, X, 9)) is Refused
+        assert type(raised_by(compiled, Y, 9)) is Refused
+    assert counter.breaks == [] and len(counter.graphs) == 1
