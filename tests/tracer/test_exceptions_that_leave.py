@@ -82,7 +82,7 @@ def test_raise_below_native_code():
 
 
 def test_error_of_an_operator():
-    same(lambda x, y: (x + 1) @ (y + 1), (X, X), (X, Y), graphs=None)
+    same(lambda x, y: (x + 1) @ (y + 1), (X, X), (X, Y), graphs=2, kinds=("operator_failed",))
 
 
 def test_effects_before_the_raise_happen_once():
@@ -188,3 +188,9 @@ def test_fullgraph_does_not_call_a_raise_a_break():
         assert type(raised_by(compiled, X, 9)) is Refused
         assert type(raised_by(compiled, Y, 9)) is Refused
     assert counter.breaks == [] and len(counter.graphs) == 1
+
+
+def test_a_failing_operator_prints_nothing_of_torchs_own(caplog):
+    compiled = tracer_core.compile(lambda x, y: x @ y, backend="eager")
+    assert type(raised_by(compiled, X, Y)) is RuntimeError
+    assert caplog.records == []

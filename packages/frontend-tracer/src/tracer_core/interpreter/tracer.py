@@ -7,6 +7,7 @@ modes and settings are as before it, and `effects.undo()` gives back every objec
 
 from __future__ import annotations
 
+import logging
 import sys
 import types
 from typing import Any, NamedTuple
@@ -111,9 +112,13 @@ class Tracer(Calls):
         self.frames = frames
         grad = torch.is_grad_enabled()
         depth = torch._C._len_torch_function_stack()
+        # An operator that fails on fakes fails for real later, if the program gets there: only that is reported.
+        fakes_log = logging.getLogger("torch._subclasses.fake_tensor")
+        was_disabled, fakes_log.disabled = fakes_log.disabled, True
         try:
             return self.run(0)
         finally:
+            fakes_log.disabled = was_disabled
             self.grad_after = torch.is_grad_enabled()
             torch._C._set_grad_enabled(grad)
             assert torch._C._len_torch_function_stack() == depth
