@@ -1,0 +1,1 @@
+"""Random programs: seeded, generated as source text, run eagerly and compiled, everything compared."""

@@ -1,0 +1,170 @@
+"""Runs one program eagerly and compiled and compares the whole world after each call.
+
+In: a `Program`. Out: a `Result`: "same", "mismatch", "crash" (the tracer failed), "late" (ran into the time limit)
+or "invalid" (no program, or eager itself cannot tell twice the same). What always holds: both sides run in
+modules of their own, made from the same text; TRACER_STRICT is on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import logging
+import random
+import signal
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import tracer_core
+from tests.random_programs.program import Program
+from tests.random_programs.world import describe, first_difference
+from tracer_core.errors import RecompileLimitWarning, TracerError
+
+# A program may hand operators what they refuse; torch logs each refusal by a fake tensor as an error.
+logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL + 1)
+_numbers = itertools.count()
+_SECONDS = 20.0
+#: Exceptions that mean that the tracer itself failed, whatever eager does.
+_CRASHES = (TracerError, AssertionError)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """status; where: the step and what differs."""
+
+    seed: int
+    status: str
+    where: str = ""
+    raised: bool = False
+
+
+class OutOfTime(BaseException):
+    """The time limit; a BaseException, so that no program catches it."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    def late(*_: Any) -> None:
+        raise OutOfTime
+
+    previous = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+class Side:
+    """One side of the comparison. Mutable: its module is the program's world."""
+
+    def __init__(self, program: Program, compiled: bool, text: str, code: types.CodeType) -> None:
+        self.module = types.ModuleType(f"random_program_{next(_numbers)}")
+        sys.modules[self.module.__name__] = self.module
+        self.module.__dict__["__name__"] = self.module.__name__
+        with _seeded(0):
+            exec(code, self.module.__dict__)
+        # The annotated classes and namedtuples carry the module's name; both sides must look the same.
+        self.target = eval(program.target, self.module.__dict__)
+        self.call = tracer_core.compile(self.target, backend="eager") if compiled else self.target
+        self.grad = True
+        self.result: Any = None
+
+    def close(self) -> None:
+        sys.modules.pop(self.module.__name__, None)
+
+    def step(self, is_call: bool, text: str, number: int) -> list[str]:
+        """Runs a step; gives the description of everything afterwards."""
+        world = self.module.__dict__
+        out = io.StringIO()
+        args: Any = None
+        self.raised: BaseException | None = None
+        with _seeded(number), torch.set_grad_enabled(self.grad), contextlib.redirect_stdout(out):
+            if is_call:
+                args, kwargs = eval(text, world)
+                try:
+                    result = self.call(*args, **kwargs)
+                except Exception as error:
+                    self.raised = result = error
+                args = (args, kwargs)
+            else:
+                try:
+                    exec(text, world)
+                    result = None
+                except Exception as error:
+                    result = error
+            after = (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_rng_state().sum().item(), hash(random.getstate()))
+            if not is_call:
+                self.grad = torch.is_grad_enabled()
+        hidden = {"__builtins__", "__name__", "torch", "F", "nn", "__annotations__", "__warningregistry__"}
+        globals_ = [(name, value) for name, value in world.items() if name not in hidden and not isinstance(value, types.ModuleType)]
+        facts = describe([("settings", after), ("output", out.getvalue()), ("result", result), ("arguments", args), *globals_])
+        return [line.replace(self.module.__name__, "MODULE") for line in facts]
+
+
+@contextlib.contextmanager
+def _seeded(number: int) -> Iterator[None]:
+    torch.manual_seed(number)
+    random.seed(number)
+    torch.utils.hooks.RemovableHandle.next_id = 0
+    yield
+
+
+def run(program: Program, seconds: float = _SECONDS) -> Result:
+    text = program.text
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code = compile(text, f"<random program {program.seed}>", "exec")
+    except (SyntaxError, ValueError, RecursionError) as error:
+        return Result(program.seed, "invalid", repr(error))
+    try:
+        with time_limit(seconds), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return _run(program, text, code)
+    except OutOfTime:
+        return Result(program.seed, "late")
+    finally:
+        torch.set_grad_enabled(True)
+        tracer_core.reset()
+
+
+def _run(program: Program, text: str, code: types.CodeType) -> Result:
+    sides: list[Side] = []
+    raised = False
+    try:
+        for compiled in (False, True):
+            try:
+                sides.append(Side(program, compiled, text, code))
+            except Exception as error:
+                return Result(program.seed, "invalid", f"making it: {error!r}")
+        eager, ours = sides
+        for number, (is_call, step) in enumerate(program.steps):
+            wanted = eager.step(is_call, step, number)
+            raised = raised or eager.raised is not None
+            got = ours.step(is_call, step, number)
+            if ours.raised is not None and _is_crash(ours.raised, eager.raised):
+                cause = f" from {ours.raised.__cause__!r}" if ours.raised.__cause__ is not None else ""
+                return Result(program.seed, "crash", f"step {number}: {ours.raised!r}{cause}", raised)
+            different = first_difference(wanted, got)
+            if different is not None:
+                return Result(program.seed, "mismatch", f"step {number}: {different}", raised)
+        return Result(program.seed, "same", "", raised)
+    finally:
+        for side in sides:
+            side.close()
+
+
+def _is_crash(ours: BaseException, eager: BaseException | None) -> bool:
+    return isinstance(ours, _CRASHES) and type(ours) is not type(eager)
+
+
+__all__ = ["RecompileLimitWarning", "Result", "run"]
