@@ -77,6 +77,10 @@ def size_conditions(
         for i, size in enumerate(fake.shape):
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
                 where.setdefault(size.node.expr, f"{text}.shape[{i}]")
+    for text, fake in inputs:  # a stride that follows from no size has a symbol of its own
+        for i, stride in enumerate(fake.stride()):
+            if isinstance(stride, torch.SymInt) and stride.node.expr.is_Symbol:
+                where.setdefault(stride.node.expr, f"{text}.stride({i})")
     for text, fake in inputs:
         for i, size in enumerate(fake.shape):
             here = f"{text}.shape[{i}]"

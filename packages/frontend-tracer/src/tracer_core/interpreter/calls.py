@@ -216,13 +216,17 @@ class Calls(Operations):
             return function(*args, **kwargs)
         if name == "__new__" and args and isinstance(args[0], type):
             return self.new_object(function, args[0], args[1:], kwargs)
+        if name == "__init__" and isinstance(receiver, (dict, list)):
+            args = [receiver, *args]  # super().__init__(...)
         if name == "__init__" and args and isinstance(args[0], dict):
             items = _make_dict(self, args[1:], kwargs)
             self.before_change(args[0])
             dict.update(args[0], items)
             return None
         if name == "__init__" and args and isinstance(args[0], list):
-            args[0].extend(self.spread(args[1]) if len(args) > 1 else [])
+            items = self.spread(args[1]) if len(args) > 1 else []
+            self.before_change(args[0])
+            list.__init__(args[0], items)
             return None
         if isinstance(receiver, (enum.Enum, BaseException)) and name in ("__reduce_ex__", "with_traceback"):
             return function(*args, **kwargs)

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 
 from tracer_core.interpreter.generators import LazyIterator
-from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
+from tracer_core.natives.effects import MUTATES, PURE, SHALLOW, breaks, declare, special
 
 _MATH = [f for f in vars(math).values() if isinstance(f, types.BuiltinFunctionType)]
 _SYMBOLIC_MATH = {math.sqrt: torch.sym_sqrt, math.ceil: None, math.floor: None, math.trunc: None}
 declare(PURE, [f for f in _MATH if f not in (math.prod, math.fsum)])
-declare(PURE, [sys.getrecursionlimit, sys.intern, collections._count_elements])  # type: ignore[attr-defined]
+declare(PURE, [sys.getrecursionlimit, sys.intern])
+declare(MUTATES, [collections._count_elements])  # type: ignore[attr-defined]
 declare(SHALLOW, [types.MethodType, types.SimpleNamespace, types.MappingProxyType, types.FunctionType])
 declare(PURE, [_operator._compare_digest] if hasattr(_operator, "_compare_digest") else [])
 breaks("side_effect_native", "the clock is read", [time.time, time.perf_counter, time.monotonic, time.sleep,
