@@ -27,7 +27,11 @@ def main(arguments: list[str] | None = None) -> int:
     state: dict[str, Any] = {"done": {}, "failures": {}, "coverage": {}}
     if out.exists() and not options.fresh:
         state = json.loads(out.read_text())
-    wanted = [s for s in range(options.start_seed, options.start_seed + options.count) if str(s) not in state["done"]]
+    wanted = [
+        s
+        for s in range(options.start_seed, options.start_seed + options.count)
+        if str(s) not in state["done"]
+    ]
     batches = [wanted[i : i + _BATCH] for i in range(0, len(wanted), _BATCH)]
     started = time.monotonic()
     os.environ.update(TRACER_STRICT="1", OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
@@ -49,7 +53,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", default="random_programs.json", help="state file")
     parser.add_argument("--fresh", action="store_true", help="ignore an existing state file")
-    parser.add_argument("--minimise", type=float, default=20.0, help="seconds a failing program is made smaller; 0: not")
+    parser.add_argument(
+        "--minimise", type=float, default=20.0, help="seconds a failing program is made smaller; 0: not"
+    )
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit of one program")
     parser.add_argument("--batches-a-process", type=int, default=8)
     parser.add_argument("--show", type=int, help="print the program of this seed and run it")
@@ -129,7 +135,11 @@ def _write(out: Path, state: dict[str, Any]) -> None:
 
 def _progress(state: dict[str, Any], started: float, number: int, total: int) -> None:
     seconds = time.monotonic() - started
-    print(f"{number}/{total} batches, {seconds:.0f} s, {len(state['failures'])} failures", file=sys.stderr, flush=True)
+    print(
+        f"{number}/{total} batches, {seconds:.0f} s, {len(state['failures'])} failures",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _report(state: dict[str, Any], out: Path, started: float, options: argparse.Namespace) -> int:

@@ -97,7 +97,9 @@ def _expression_edits(program: Program) -> Iterator[Edit]:
     for number, node in enumerate(ast.walk(ast.parse(program.source))):
         for field, value in ast.iter_fields(node):
             for i, item in enumerate(value if isinstance(value, list) else [value]):
-                if not isinstance(item, ast.expr) or isinstance(getattr(item, "ctx", None), (ast.Store, ast.Del)):
+                if not isinstance(item, ast.expr) or isinstance(
+                    getattr(item, "ctx", None), (ast.Store, ast.Del)
+                ):
                     continue
                 size = len(ast.unparse(item))
                 parts = [ast.unparse(c) for c in ast.walk(item) if isinstance(c, ast.expr) and c is not item]

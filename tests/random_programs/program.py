@@ -13,20 +13,54 @@ from tests.random_programs.expressions import VARIABLE_TYPES, Expressions, Scope
 from tests.random_programs.grammar import LITERALS
 from tests.random_programs.prelude import needed
 
-_PARAMETERS = ("T", "T", "I", "L", "S", "D", "B", "F", "LT", "DT", "O", "N", "U", "FN", "FT", "V", "ST", "P", "C", "G", "Q")
+_PARAMETERS = (
+    "T",
+    "T",
+    "I",
+    "L",
+    "S",
+    "D",
+    "B",
+    "F",
+    "LT",
+    "DT",
+    "O",
+    "N",
+    "U",
+    "FN",
+    "FT",
+    "V",
+    "ST",
+    "P",
+    "C",
+    "G",
+    "Q",
+)
 _TENSOR_ARGUMENTS = (
     "torch.ones(2, 3)", "torch.arange(6.).reshape(2, 3) - 2", "torch.full((2, 3), 0.5)", "torch.ones(2, 3)",
-    "torch.arange(6.).reshape(2, 3) - 2", "torch.ones(2, 3, dtype=torch.float64)", "torch.tensor([1.0, -2.0, 3.0])", "torch.ones(2, 1)",
-    "torch.arange(6.).reshape(3, 2).t()", "torch.ones(2, 3, requires_grad=True)", "torch.tensor(-1.5)", "torch.arange(6).reshape(2, 3)",
-    "torch.arange(12.).reshape(2, 6)[:, ::2]", "torch.ones(3)[None].expand(2, 3)", "torch.zeros(2, 3, dtype=torch.bfloat16)", "nn.Parameter(torch.ones(2, 3))",
+    "torch.arange(6.).reshape(2, 3) - 2", "torch.ones(2, 3, dtype=torch.float64)", "torch.tensor([1.0, -2.0, 3.0])",
+    "torch.ones(2, 1)",
+    "torch.arange(6.).reshape(3, 2).t()", "torch.ones(2, 3, requires_grad=True)", "torch.tensor(-1.5)",
+    "torch.arange(6).reshape(2, 3)",
+    "torch.arange(12.).reshape(2, 6)[:, ::2]", "torch.ones(3)[None].expand(2, 3)",
+    "torch.zeros(2, 3, dtype=torch.bfloat16)", "nn.Parameter(torch.ones(2, 3))",
 )  # fmt: skip
 _WORLD_CHANGES = (
-    "G_INT = {I}", "G_FLAG = not G_FLAG", "G_STR = {S}", "G_LIST.append({I})", "G_LIST[:] = {L}", "G_DICT[{K}] = {I}", "G_DICT.clear()", "G_TENSOR = torch.ones(2, 3)",
-    "G_TENSOR.add_(1)", "OBJ.a = {I}", "OBJ.t = torch.ones(3)", "OBJ = Sub({I})", "Obj.count += 1", "OBJ.extra = 1", "NET.eval()", "NET.scale = {I}", "NET.lin.weight.data.mul_(2)", "NET.parts[1] = nn.Tanh()",
-    "POINT.n = {I}", "SLOTS.a = {I}", "G_SET.add(9)", "G_TUPLE = {U}", "G_FLOAT = {F}", "Obj.bump = lambda self, by=1: by", "counter()", "mutable_default.__defaults__ = ([1, 2],)",
-    "keywords.__kwdefaults__ = {'c': 9}", "VEC.v.append(3)", "G_TDICT['a'] = torch.zeros(3)", "G_TENSORS.append(torch.ones(3))", "G_NESTED['a'][1].append(7)", "NET.requires_grad_(False)", "torch.set_grad_enabled(False)",
-    "NET.lin.register_forward_hook(lambda m, i, o: o + 1)", "ATTRS['k'] = 5", "G_DEQUE.append(7)", "G_TENSORS[0] = G_TENSORS[-1]", "del OBJ.a", "torch.set_grad_enabled(True)", "G_DICT = {'b': 7, 'a': 1}", "PAIR = Pair(5, torch.zeros(2, 3))",
-    "NET.parts.append(nn.Linear(3, 3, bias=False))", "Sub.bump = Obj.bump", "memo.cache_clear()", "decorated.calls = 2", "OBJ.items = G_LIST", "globals().pop('G_INT', None)", "NET.half()" , "NET.double()", "G_LIST = tuple(G_LIST)",
+    "G_INT = {I}", "G_FLAG = not G_FLAG", "G_STR = {S}", "G_LIST.append({I})", "G_LIST[:] = {L}",
+    "G_DICT[{K}] = {I}", "G_DICT.clear()", "G_TENSOR = torch.ones(2, 3)",
+    "G_TENSOR.add_(1)", "OBJ.a = {I}", "OBJ.t = torch.ones(3)", "OBJ = Sub({I})", "Obj.count += 1", "OBJ.extra = 1",
+    "NET.eval()", "NET.scale = {I}", "NET.lin.weight.data.mul_(2)", "NET.parts[1] = nn.Tanh()",
+    "POINT.n = {I}", "SLOTS.a = {I}", "G_SET.add(9)", "G_TUPLE = {U}", "G_FLOAT = {F}",
+    "Obj.bump = lambda self, by=1: by", "counter()", "mutable_default.__defaults__ = ([1, 2],)",
+    "keywords.__kwdefaults__ = {'c': 9}", "VEC.v.append(3)", "G_TDICT['a'] = torch.zeros(3)",
+    "G_TENSORS.append(torch.ones(3))", "G_NESTED['a'][1].append(7)", "NET.requires_grad_(False)",
+    "torch.set_grad_enabled(False)",
+    "NET.lin.register_forward_hook(lambda m, i, o: o + 1)", "ATTRS['k'] = 5", "G_DEQUE.append(7)",
+    "G_TENSORS[0] = G_TENSORS[-1]", "del OBJ.a", "torch.set_grad_enabled(True)", "G_DICT = {'b': 7, 'a': 1}",
+    "PAIR = Pair(5, torch.zeros(2, 3))",
+    "NET.parts.append(nn.Linear(3, 3, bias=False))", "Sub.bump = Obj.bump", "memo.cache_clear()",
+    "decorated.calls = 2", "OBJ.items = G_LIST", "globals().pop('G_INT', None)", "NET.half()" , "NET.double()",
+    "G_LIST = tuple(G_LIST)",
 )  # fmt: skip
 
 
@@ -162,13 +196,36 @@ class _Generator(Expressions):
         name = f"K{len(self.classes)}"
         base = self.rng.choice(("Obj", "Sub", "Point", "Vec", "object", "dict", "list", "Attrs"))
         lines = [f"class {name}({base}):", f"    flag = {self.rng.choice(LITERALS['I'])}", ""]
-        names = self.rng.sample(("bump", "__len__", "__call__", "__eq__", "__getattr__", "extra", "__contains__", "__setattr__", "__iter__", "__enter__"), 2)
+        names = self.rng.sample(
+            (
+                "bump",
+                "__len__",
+                "__call__",
+                "__eq__",
+                "__getattr__",
+                "extra",
+                "__contains__",
+                "__setattr__",
+                "__iter__",
+                "__enter__",
+            ),
+            2,
+        )
         for method in names:
             lines += [*_indent(_METHODS[method](self)), ""]
         self.classes.append(name)
         return "\n".join(lines)
 
-    def function(self, name: str, parameters: list[str], *, first: str = "", outer: Scope | None = None, kind: str = "function", size: int = 0) -> Lines:
+    def function(
+        self,
+        name: str,
+        parameters: list[str],
+        *,
+        first: str = "",
+        outer: Scope | None = None,
+        kind: str = "function",
+        size: int = 0,
+    ) -> Lines:
         """A function definition. first: the name of its first parameter. outer: scope of the enclosing function."""
         kept = self.scope, self.loops, self.level, self.in_finally
         self.scope, self.loops, self.in_finally = Scope(outer, kind), 0, False
@@ -179,7 +236,11 @@ class _Generator(Expressions):
             signature.append(parameter)
         body: Lines = []
         if outer is not None:
-            borrowed = [n for n, t in outer.assignable().items() if self.rng.random() < 0.5 and n not in self.scope.own and n[-1].isdigit()]
+            borrowed = [
+                n
+                for n, t in outer.assignable().items()
+                if self.rng.random() < 0.5 and n not in self.scope.own and n[-1].isdigit()
+            ]
             if borrowed:
                 self.scope.borrowed = set(borrowed)
                 body.append(f"nonlocal {', '.join(borrowed)}")
@@ -187,7 +248,13 @@ class _Generator(Expressions):
             names = self.rng.sample(("G_INT", "G_STR", "G_LIST", "G_TENSOR", "G_FLAG"), 2)
             body.append(f"global {', '.join(names)}")
             for n in names:
-                self.scope.own[n] = {"G_INT": "I", "G_STR": "S", "G_LIST": "L", "G_TENSOR": "T", "G_FLAG": "B"}[n]
+                self.scope.own[n] = {
+                    "G_INT": "I",
+                    "G_STR": "S",
+                    "G_LIST": "L",
+                    "G_TENSOR": "T",
+                    "G_FLAG": "B",
+                }[n]
         extra = self.rng.random()
         if extra < 0.08:
             signature.append(f"extra={self.rng.choice(LITERALS['I'])}")
@@ -342,21 +409,31 @@ class _Generator(Expressions):
         if self.rng.random() < 0.4:
             return [f"except {kinds}:", *self.nested(2)]
         after = self.rng.choice((
-            f"s_{name} = str({name})", f"s_{name} = type({name}).__name__", f"s_{name} = {name}.args", "raise", "pass",
-            f"raise RuntimeError('again') from {name}", "raise TypeError('other')", f"raise {name}", f"s_{name} = {name}",
+            f"s_{name} = str({name})", f"s_{name} = type({name}).__name__", f"s_{name} = {name}.args", "raise",
+            "pass",
+            f"raise RuntimeError('again') from {name}",
+            "raise TypeError('other')", f"raise {name}", f"s_{name} = {name}",
             f"s_{name} = type({name}.__context__)", f"raise KeyError({name}.args) from None",
         ))  # fmt: skip
         return [f"except {kinds} as {name}:", *self.nested(2), f"    {after}"]
 
     def _raise(self) -> Lines:
         condition = self.expression("B")
-        error = self.fill(self.rng.choice(("ValueError({S})", "KeyError({K})", "Broken({I})", "IndexError", "TypeError({I}, {S})",
-                                           "ZeroDivisionError('z')", "RuntimeError({S})", "StopIteration({I})", "Exception()")))  # fmt: skip
+        error = self.fill(self.rng.choice(("ValueError({S})", "KeyError({K})", "Broken({I})", "IndexError",
+        "TypeError({I}, {S})",
+                                           "ZeroDivisionError('z')", "RuntimeError({S})", "StopIteration({I})",
+                                           "Exception()")))  # fmt: skip
         return [f"if {condition}:", f"    raise {error}"]
 
     def _with(self) -> Lines:
         manager = self.expression("CM")
-        line = self.rng.choice((f"with {manager}:", f"with {manager} as {self.fresh('c')}:", f"with {manager}, {self.expression('CM')}:"))
+        line = self.rng.choice(
+            (
+                f"with {manager}:",
+                f"with {manager} as {self.fresh('c')}:",
+                f"with {manager}, {self.expression('CM')}:",
+            )
+        )
         return [line, *self.nested(3)]
 
     def _def(self) -> Lines:
@@ -369,7 +446,9 @@ class _Generator(Expressions):
         call = f"{name}({arguments})"
         lines.append(f"{self.fresh('r')} = {f'list({call})' if kind == 'generator' else call}")
         if self.rng.random() < 0.3:
-            lines.append(f"{lines[-1].split(' = ')[0]}b = {call if kind == 'function' else f'sum(1 for _ in {call})'}")
+            lines.append(
+                f"{lines[-1].split(' = ')[0]}b = {call if kind == 'function' else f'sum(1 for _ in {call})'}"
+            )
         return lines
 
     def _shift(self, lines: Lines, count: int) -> None:
@@ -387,7 +466,9 @@ class _Generator(Expressions):
         self.scope.own = before
         iterable = self.expression(self.rng.choice(("L", "U", "G")), 1)
         shape = self.rng.choice(("[{}]", "list({})", "sorted({{{}}})", "sum({})", "[*({})]"))
-        text = shape.format(f"{element} for {name} in {iterable}" + (f" if {test}" if self.rng.random() < 0.4 else ""))
+        text = shape.format(
+            f"{element} for {name} in {iterable}" + (f" if {test}" if self.rng.random() < 0.4 else "")
+        )
         if ":=" in text:
             return [self.assignment()]
         self.scope.own[target] = "I" if shape.startswith("sum") else "L"
@@ -404,8 +485,10 @@ class _Generator(Expressions):
     def _unpack(self) -> Lines:
         a, b = self.fresh("i"), self.fresh("l")
         template = self.rng.choice((
-            f"{a}, *{b} = [{{I}}, *{{L}}]", f"*{b}, {a} = ({{I}}, {{I}})", f"({a}, _), {b} = (1, {{I}}), {{L}}", f"{a} = {a}b = {{I}}; {b} = []",
-            f"{b} = [{{I}}]; {a} = {b}[0]", f"{a}, {b} = {{I}}, {{L}}", f"[{a}, *_], {b} = [{{I}}], [{{I}}]", f"{a}: int = {{I}}; {b}: list = {{L}}",
+            f"{a}, *{b} = [{{I}}, *{{L}}]", f"*{b}, {a} = ({{I}}, {{I}})", f"({a}, _), {b} = (1, {{I}}), {{L}}",
+            f"{a} = {a}b = {{I}}; {b} = []",
+            f"{b} = [{{I}}]; {a} = {b}[0]", f"{a}, {b} = {{I}}, {{L}}", f"[{a}, *_], {b} = [{{I}}], [{{I}}]",
+            f"{a}: int = {{I}}; {b}: list = {{L}}",
         ))  # fmt: skip
         text = self.fill(template, 1)
         self.scope.own[a], self.scope.own[b] = "I", "L"
@@ -427,7 +510,12 @@ class _Generator(Expressions):
         name = self.fresh("K")
         base = self.rng.choice(("Obj", "Sub", "Vec"))
         value = self.expression("I", 1)
-        lines = [f"class {name.upper()}({base}):", f"    level = {value}", "    def bump(self, by=1):", "        return super().bump(by) + self.level" if base != "Vec" else "        return self.level"]
+        lines = [
+            f"class {name.upper()}({base}):",
+            f"    level = {value}",
+            "    def bump(self, by=1):",
+            "        return super().bump(by) + self.level" if base != "Vec" else "        return self.level",
+        ]
         target = self.fresh("o")
         if base == "Vec":
             return [*lines, f"{target} = {name.upper()}(1, 2).bump()"]
@@ -435,25 +523,51 @@ class _Generator(Expressions):
         return [*lines, f"{target} = {name.upper()}({self.expression('I', 1)})"]
 
     def _import(self) -> Lines:
-        return [self.rng.choice(("import math as m", "from math import floor", "import os.path", "from collections import OrderedDict as OD", "import torch.nn.functional as FF"))]
+        return [
+            self.rng.choice(
+                (
+                    "import math as m",
+                    "from math import floor",
+                    "import os.path",
+                    "from collections import OrderedDict as OD",
+                    "import torch.nn.functional as FF",
+                )
+            )
+        ]
 
     def _gradient(self) -> Lines:
         name, target = self.variable("T"), self.fresh("g")
         if name is None:
             return [self.assignment("T")]
-        return [f"{target} = ({name} * {self.expression('T', 1)}).sum()", f"if {target}.requires_grad:", f"    {target}.backward()"]
+        return [
+            f"{target} = ({name} * {self.expression('T', 1)}).sum()",
+            f"if {target}.requires_grad:",
+            f"    {target}.backward()",
+        ]
 
     def _iterate_by_hand(self) -> Lines:
         name = self.fresh("g")
         lines = [f"{name} = {self.expression('G', 2)}", f"{name}a = next({name}, None)"]
         lines += [self.assignment()]
-        lines += [self.rng.choice((f"{name}b = list({name})", f"{name}b = [next({name}, 0), next({name}, 1)]", f"{name}b = sum({name})", f"for {name}c in {name}: print({name}c)"))]
+        lines += [
+            self.rng.choice(
+                (
+                    f"{name}b = list({name})",
+                    f"{name}b = [next({name}, 0), next({name}, 1)]",
+                    f"{name}b = sum({name})",
+                    f"for {name}c in {name}: print({name}c)",
+                )
+            )
+        ]
         return lines
 
     def _send(self) -> Lines:
         name = self.fresh("g")
-        return [f"{name} = count_up({self.expression('I', 1)} % 4)", f"{name}a = [next({name}, 0)]", "try:", f"    {name}a.append({name}.send({self.expression('I', 1)}))",
-                "    " + self.simple(), f"    {name}a.append({name}.send(2))", self.rng.choice(("    pass", f"    {name}.close()", f"    {name}.throw(KeyError('k'))")), "except (StopIteration, KeyError) as stop:", f"    {name}a.append(stop.args)"]  # fmt: skip
+        return [f"{name} = count_up({self.expression('I', 1)} % 4)", f"{name}a = [next({name}, 0)]",
+        "try:", f"    {name}a.append({name}.send({self.expression('I', 1)}))",
+                "    " + self.simple(), f"    {name}a.append({name}.send(2))", self.rng.choice(("    pass",
+                f"    {name}.close()", f"    {name}.throw(KeyError('k'))")),
+                "except (StopIteration, KeyError) as stop:", f"    {name}a.append(stop.args)"]  # fmt: skip
 
     def simple(self) -> str:
         return self.simple_statement() or self.assignment()
@@ -466,16 +580,24 @@ def _rename(line: str, old: str, new: str) -> str:
 
 
 _COMPOUND = (
-    (5, "if"), (4, "for"), (1.5, "while"), (3, "try"), (1.2, "raise"), (2, "with"), (2, "def"), (1.5, "comprehension_sum"), (1, "match"), (1, "unpack"), (0.7, "early_return"), (0.6, "delete"),
+    (5, "if"), (4, "for"), (1.5, "while"), (3, "try"), (1.2, "raise"), (2, "with"), (2, "def"), (1.5,
+    "comprehension_sum"), (1, "match"), (1, "unpack"), (0.7, "early_return"), (0.6, "delete"),
     (0.6, "class_inside"), (0.3, "import"), (0.5, "gradient"), (0.9, "iterate_by_hand"), (0.5, "send"),
 )  # fmt: skip
 #: (target, iterable, what is bound: suffix of the name -> type).
 _LOOPS: tuple[tuple[str, str, dict[str, str]], ...] = (
-    ("NAME", "range(3)", {"": "I"}), ("NAME", "range({I} % 4)", {"": "I"}), ("NAME", "{L}", {"": "I"}), ("NAMEa, NAMEb", "enumerate({L})", {"a": "I", "b": "I"}),
-    ("NAMEa, NAMEb", "{D}.items()", {"a": "S", "b": "I"}), ("NAME", "{D}", {"": "S"}), ("NAMEa, NAMEb", "zip({L}, {U})", {"a": "I", "b": "I"}), ("NAME", "{G}", {"": "I"}), ("NAME", "{LT}", {"": "T"}),
-    ("NAMEa, NAMEb", "{DT}.items()", {"a": "S", "b": "T"}), ("NAME", "tensors({T}, 2)", {"": "T"}), ("NAME", "{Q}.copy()", {"": "I"}), ("NAME", "{V}", {"": "I"}), ("NAME", "({T}).expand(2, 3)", {"": "T"}),
-    ("NAME", "sorted({ST})", {"": "I"}), ("NAME", "list({L})", {"": "I"}), ("NAME", "NET.parameters()", {"": "T"}), ("NAMEa, NAMEb", "zip({LT}, {L})", {"a": "T", "b": "I"}), ("NAMEa, NAMEb", "itertools.product({U}, [1, 2])", {"a": "I", "b": "I"}),
-    ("NAMEa, (NAMEb, NAMEc)", "enumerate(zip({L}, {U}))", {"a": "I", "b": "I", "c": "I"}), ("NAME", "count_up(3)", {"": "I"}), ("NAME", "Color", {"": "C"}), ("NAME", "reversed({U})", {"": "I"}), ("NAME", "{S}", {"": "S"}),
+    ("NAME", "range(3)", {"": "I"}), ("NAME", "range({I} % 4)", {"": "I"}), ("NAME", "{L}", {"": "I"}),
+    ("NAMEa, NAMEb", "enumerate({L})", {"a": "I", "b": "I"}),
+    ("NAMEa, NAMEb", "{D}.items()", {"a": "S", "b": "I"}), ("NAME", "{D}", {"": "S"}), ("NAMEa, NAMEb",
+    "zip({L}, {U})", {"a": "I", "b": "I"}), ("NAME", "{G}", {"": "I"}), ("NAME", "{LT}", {"": "T"}),
+    ("NAMEa, NAMEb", "{DT}.items()", {"a": "S", "b": "T"}), ("NAME", "tensors({T}, 2)", {"": "T"}), ("NAME",
+    "{Q}.copy()", {"": "I"}), ("NAME", "{V}", {"": "I"}), ("NAME", "({T}).expand(2, 3)", {"": "T"}),
+    ("NAME", "sorted({ST})", {"": "I"}), ("NAME", "list({L})", {"": "I"}), ("NAME", "NET.parameters()", {"": "T"}),
+    ("NAMEa, NAMEb", "zip({LT}, {L})", {"a": "T", "b": "I"}), ("NAMEa, NAMEb",
+    "itertools.product({U}, [1, 2])", {"a": "I", "b": "I"}),
+    ("NAMEa, (NAMEb, NAMEc)", "enumerate(zip({L}, {U}))", {"a": "I", "b": "I", "c": "I"}), ("NAME",
+    "count_up(3)", {"": "I"}), ("NAME", "Color", {"": "C"}), ("NAME", "reversed({U})", {"": "I"}), ("NAME",
+    "{S}", {"": "S"}),
 )  # fmt: skip
 _MATCHES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("{I}", ("0", "1 | 2", "int(m_n)", "-1", "bool()", "3 as m_k")),
@@ -501,10 +623,12 @@ _METHODS: dict[str, Callable[[_Generator], Lines]] = {
     "__len__": _method("__len__(self)", "return abs({I})"),
     "__call__": _method("__call__(self, x, *args)", "return x + {I}"),
     "__eq__": _method("__eq__(self, other)", "return {B}"),
-    "__getattr__": _method("__getattr__(self, name)", "if name.startswith('__') or name in ('v', 'a'):", "    raise AttributeError(name)", "return {I}"),
+    "__getattr__": _method("__getattr__(self, name)", "if name.startswith('__') or name in ('v', 'a'):",
+    "    raise AttributeError(name)", "return {I}"),
     "extra": _method("extra(self, x={T})", "return x * {I}"),
     "__contains__": _method("__contains__(self, item)", "return {B}"),
-    "__setattr__": _method("__setattr__(self, name, value)", "super().__setattr__(name, value)", "G_LIST.append(len(name))"),
+    "__setattr__": _method("__setattr__(self, name, value)", "super().__setattr__(name, value)",
+    "G_LIST.append(len(name))"),
     "__iter__": _method("__iter__(self)", "yield {I}", "yield from {L}"),
     "__enter__": _method("__enter__(self)", "return {I}"),
 }  # fmt: skip

@@ -101,12 +101,29 @@ class Side:
                     result = None
                 except Exception as error:
                     result = error
-            after = (torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_rng_state().sum().item(), hash(random.getstate()))
+            after = (
+                torch.is_grad_enabled(),
+                torch.get_default_dtype(),
+                torch.get_rng_state().sum().item(),
+                hash(random.getstate()),
+            )
             if not is_call:
                 self.grad = torch.is_grad_enabled()
         hidden = {"__builtins__", "__name__", "torch", "F", "nn", "__annotations__", "__warningregistry__"}
-        globals_ = [(name, value) for name, value in world.items() if name not in hidden and not isinstance(value, types.ModuleType)]
-        facts = describe([("settings", after), ("output", out.getvalue()), ("result", result), ("arguments", args), *globals_])
+        globals_ = [
+            (name, value)
+            for name, value in world.items()
+            if name not in hidden and not isinstance(value, types.ModuleType)
+        ]
+        facts = describe(
+            [
+                ("settings", after),
+                ("output", out.getvalue()),
+                ("result", result),
+                ("arguments", args),
+                *globals_,
+            ]
+        )
         return [line.replace(self.module.__name__, "MODULE") for line in facts]
 
 

@@ -19,8 +19,23 @@ from typing import Any
 import torch
 
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.Size, slice, type(Ellipsis))
-_BY_NAME = (types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType, enum.Enum,
+_PLAIN = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    range,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    slice,
+    type(Ellipsis),
+)
+_BY_NAME = (types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType,
+enum.Enum,
             types.MethodWrapperType, types.CodeType, types.GenericAlias)  # fmt: skip
 #: Iterators that a program may return: what is left in them is compared, at most so many items.
 _ITERATORS = (types.GeneratorType, map, filter, zip, enumerate, reversed)
@@ -41,7 +56,11 @@ class _Describer:
             self.lines.append(f"{path} = {type(obj).__name__} {obj!r}")
             return
         if isinstance(obj, _BY_NAME):
-            name = obj.name if isinstance(obj, enum.Enum) else getattr(obj, "__qualname__", None) or getattr(obj, "__name__", "?")
+            name = (
+                obj.name
+                if isinstance(obj, enum.Enum)
+                else getattr(obj, "__qualname__", None) or getattr(obj, "__name__", "?")
+            )
             self.lines.append(f"{path} = {type(obj).__name__} {name}")
             return
         known = self.numbers.get(id(obj))
@@ -50,7 +69,9 @@ class _Describer:
             return
         number = self.numbers[id(obj)] = len(self.numbers)
         self.alive.append(obj)
-        self.lines.append(f"{path} = #{number} {type(obj).__module__.replace('builtins', '')}.{type(obj).__qualname__}")
+        self.lines.append(
+            f"{path} = #{number} {type(obj).__module__.replace('builtins', '')}.{type(obj).__qualname__}"
+        )
         for kinds, how in _PARTS:
             if isinstance(obj, kinds):
                 for name, part in how(self, path, obj):
@@ -87,7 +108,9 @@ def _attributes(obj: Any) -> Parts:
 
 
 def _sequence(d: _Describer, path: str, obj: Any) -> Parts:
-    d.lines.append(f"{path} has {len(tuple(type(obj).__mro__))} bases, {sum(1 for _ in _base_iterator(obj))} items")
+    d.lines.append(
+        f"{path} has {len(tuple(type(obj).__mro__))} bases, {sum(1 for _ in _base_iterator(obj))} items"
+    )
     items = [(f"[{i}]", item) for i, item in enumerate(_base_iterator(obj))]
     if isinstance(obj, collections.deque):
         items.append((".maxlen", obj.maxlen))
@@ -101,7 +124,10 @@ def _base_iterator(obj: Any) -> Any:
 
 
 def _set(d: _Describer, path: str, obj: Any) -> Parts:
-    return [(f"{{{i}}}", item) for i, item in enumerate(sorted(obj, key=lambda item: (type(item).__name__, repr(item))))]
+    return [
+        (f"{{{i}}}", item)
+        for i, item in enumerate(sorted(obj, key=lambda item: (type(item).__name__, repr(item))))
+    ]
 
 
 def _dict(d: _Describer, path: str, obj: Any) -> Parts:
@@ -113,7 +139,9 @@ def _dict(d: _Describer, path: str, obj: Any) -> Parts:
             parts += [(f"<key {i}>", key), (f"<value {i}>", value)]
     if isinstance(obj, collections.defaultdict):
         parts.append((".default_factory", obj.default_factory))
-    d.lines.append(f"{path} has keys in order {[repr(k) if type(k) in _PLAIN else '?' for k in dict.keys(obj)]}")
+    d.lines.append(
+        f"{path} has keys in order {[repr(k) if type(k) in _PLAIN else '?' for k in dict.keys(obj)]}"
+    )
     return [*parts, *_attributes(obj)]
 
 
@@ -131,7 +159,10 @@ def _tensor(d: _Describer, path: str, obj: torch.Tensor) -> Parts:
 
 def _function(d: _Describer, path: str, obj: types.FunctionType) -> Parts:
     d.lines.append(f"{path} runs {obj.__qualname__}:{obj.__code__.co_firstlineno}")
-    parts: list[tuple[str, Any]] = [(".__defaults__", obj.__defaults__), (".__kwdefaults__", obj.__kwdefaults__)]
+    parts: list[tuple[str, Any]] = [
+        (".__defaults__", obj.__defaults__),
+        (".__kwdefaults__", obj.__kwdefaults__),
+    ]
     parts += [(f".__closure__[{i}]", cell) for i, cell in enumerate(obj.__closure__ or ())]
     return [*parts, *[(f".{k}", v) for k, v in obj.__dict__.items() if k != "__wrapped__"]]
 
@@ -146,13 +177,24 @@ def _cell(d: _Describer, path: str, obj: types.CellType) -> Parts:
 
 def _class(d: _Describer, path: str, obj: type) -> Parts:
     d.lines.append(f"{path} is class {obj.__qualname__}({', '.join(b.__qualname__ for b in obj.__bases__)})")
-    if obj.__module__ in ("builtins", "collections", "enum") or obj.__module__.startswith(("torch", "tracer_core")):
+    if obj.__module__ in ("builtins", "collections", "enum") or obj.__module__.startswith(
+        ("torch", "tracer_core")
+    ):
         return []
-    hidden = ("__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__static_attributes__", "__firstlineno__")
+    hidden = (
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__module__",
+        "__annotations__",
+        "__static_attributes__",
+        "__firstlineno__",
+    )
     return [
         (f".{k}", v)
         for k, v in obj.__dict__.items()
-        if k not in hidden and not k.startswith(("__dataclass", "_abc", "_member", "_value", "__match", "__slotnames__"))
+        if k not in hidden and not k.startswith(("__dataclass", "_abc", "_member", "_value", "__match",
+        "__slotnames__"))
         and not isinstance(v, (types.GetSetDescriptorType, types.MemberDescriptorType))
     ]  # fmt: skip
 
@@ -184,13 +226,17 @@ def _module(d: _Describer, path: str, obj: torch.nn.Module) -> Parts:
 
 
 _PARTS: tuple[tuple[Any, Callable[[_Describer, str, Any], Parts]], ...] = (
-    (torch.Tensor, _tensor), (torch.nn.Module, _module), (dict, _dict), ((list, tuple, collections.deque), _sequence), ((set, frozenset), _set),
-    (types.FunctionType, _function), (types.CellType, _cell), (type, _class), (BaseException, _exception), (_ITERATORS, _iterator),
+    (torch.Tensor, _tensor), (torch.nn.Module, _module), (dict, _dict),
+    ((list, tuple, collections.deque), _sequence), ((set, frozenset), _set),
+    (types.FunctionType, _function), (types.CellType, _cell), (type, _class), (BaseException, _exception),
+    (_ITERATORS, _iterator),
     (types.MethodType, lambda d, p, o: [(".__func__", o.__func__), (".__self__", o.__self__)]),
     (functools.partial, lambda d, p, o: [(".func", o.func), (".args", o.args), (".keywords", o.keywords)]),
-    ((staticmethod, classmethod), lambda d, p, o: [(".__func__", o.__func__)]), (property, lambda d, p, o: [(".fget", o.fget), (".fset", o.fset)]),
+    ((staticmethod, classmethod), lambda d, p, o: [(".__func__", o.__func__)]),
+    (property, lambda d, p, o: [(".fget", o.fget), (".fset", o.fset)]),
     (functools._lru_cache_wrapper, lambda d, p, o: []), (dataclasses.Field, lambda d, p, o: []),
-    (types.MappingProxyType, lambda d, p, o: [("", dict(o))]), ((type({}.keys()), type({}.values()), type({}.items())), lambda d, p, o: [("", list(o))]),
+    (types.MappingProxyType, lambda d, p, o: [("", dict(o))]),
+    ((type({}.keys()), type({}.values()), type({}.items())), lambda d, p, o: [("", list(o))]),
 )  # fmt: skip
 
 

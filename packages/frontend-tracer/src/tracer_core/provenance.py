@@ -177,7 +177,9 @@ class Provenance:
         cls = type(container)
         if cls not in _PLAIN_CONTAINERS and isinstance(container, (dict, list, tuple)):
             if cls.__getitem__ not in _PLAIN_SUBSCRIPTS or hasattr(cls, "__missing__"):
-                kind, key = ("own_key", key) if isinstance(container, dict) else ("own_item", (_base(cls), key))
+                kind, key = (
+                    ("own_key", key) if isinstance(container, dict) else ("own_item", (_base(cls), key))
+                )
         return self.read(value, self.sources.make(base, kind, key))
 
 

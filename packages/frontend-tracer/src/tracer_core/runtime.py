@@ -28,7 +28,7 @@ from tracer_core.options import CompileConfig, env
 from tracer_core.segments.breaks import RunNatively
 from tracer_core.segments.capture import Abandoned, BreakRecord, Captured, UserError, capture
 from tracer_core.segments.segment import MISS, frames_of
-from tracer_core.segments.transition import Exit, NotRaised, Suspended
+from tracer_core.segments.transition import GRAPH_RAISED, Exit, NotRaised, Suspended
 from tracer_core.segments.variants import MOST_VARIANTS, Segment
 from tracer_core.stages import recording
 
@@ -85,7 +85,7 @@ class CompiledFunction:
             version = segment.version
             result = segment.run(state)
             if result is not MISS:
-                return self._drive(result) if type(result) is Suspended else result
+                return self._drive(result, args, kwargs) if type(result) is Suspended else result
         return self._miss_start(args, kwargs, state, version)
 
     def forget(self) -> None:
@@ -115,7 +115,19 @@ class CompiledFunction:
         result = MISS if attempt is None else self._first_run(segment, attempt, state)
         if result is MISS:
             return self._natively(segment, lambda: self.function(*args, **kwargs))
-        return self._drive(result) if type(result) is Suspended else result
+        return self._drive(result, args, kwargs) if type(result) is Suspended else result
+
+    def _after_failure(
+        self, error: Exception, exit: Exit | None, state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs the program, from the exit (None: from the start), in place of a graph that raised. Where that does
+        not raise, the program has caught the error, or the backend is at fault: it is said."""
+        if exit is None:
+            result = self.function(*args, **kwargs)
+        else:
+            result = RealMachine().finish(frames_of(exit.layouts, state))
+        logger().warning("a graph of %s raised %r; the program ran in its place", _name(self.function), error)
+        return result
 
     def _capture_start(
         self, segment: Segment, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...]
@@ -151,9 +163,13 @@ class CompiledFunction:
 
     # -- later segments --
 
-    def _drive(self, suspended: Suspended) -> Any:
+    def _drive(self, suspended: Suspended, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a suspended activation: the breaking instruction, then the next segment, and so on."""
+        exit: Exit | None = None
+        state: Any = ()
         while True:
+            if suspended.transition is GRAPH_RAISED:
+                return self._after_failure(suspended.values[0], exit, state, args, kwargs)
             try:
                 exit, state = suspended.transition.run(suspended.values)
             except NotRaised as error:

@@ -224,9 +224,9 @@ class Calls(Operations):
             dict.update(args[0], items)
             return None
         if name == "__init__" and args and isinstance(args[0], list):
-            items = self.spread(args[1]) if len(args) > 1 else []
+            values = self.spread(args[1]) if len(args) > 1 else []
             self.before_change(args[0])
-            list.__init__(args[0], items)
+            list.__init__(args[0], values)
             return None
         if isinstance(receiver, (enum.Enum, BaseException)) and name in ("__reduce_ex__", "with_traceback"):
             return function(*args, **kwargs)
@@ -442,7 +442,9 @@ def holds_tensor(value: Any, depth: int = 6) -> bool:
         return depth == 0
     if isinstance(value, slice):
         value = (value.start, value.stop, value.step)
-    return any(holds_tensor(item, depth - 1) for item in (dict.values(value) if isinstance(value, dict) else value))
+    return any(
+        holds_tensor(item, depth - 1) for item in (dict.values(value) if isinstance(value, dict) else value)
+    )
 
 
 def _is_opaque_data(value: Any) -> bool:

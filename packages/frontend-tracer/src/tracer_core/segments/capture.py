@@ -199,7 +199,7 @@ class _Generator:
         body = variant.body
         if runner is not None:
             inputs = ", ".join(variant.use(source) for source, _, _ in tracer.recorder.inputs)
-            body.append(f"y = graph([{inputs}])")
+            body += self._run_graph(inputs)
         body += self.rebuilder.lines
         body += effects
         body += self.rebuilder.late_lines
@@ -211,6 +211,30 @@ class _Generator:
         return self._captured(runner, gm, record)
 
     # -- the graph --
+
+    def _run_graph(self, inputs: str) -> list[str]:
+        """Runs the graph. Where it raises before it has written to an input, nothing has happened yet: the
+        program itself runs instead, with its effects up to the error, its handlers and its own exception."""
+        written = ", ".join(f"writes({self.variant.use(source)})" for source in self._written())
+        draws = any(_draws(node) for node in self.tracer.recorder.graph.nodes)
+        before = [f"versions = ({written},)"] if written else []
+        before += ["drawn = rng_state()"] if draws else []
+        grad = torch.is_grad_enabled()
+        return [
+            *before,
+            f"try: y = graph([{inputs}])",
+            "except Exception as error:",
+            f"    set_grad({grad})",
+            *([f"    if ({written},) != versions: raise"] if written else []),
+            *(["    set_rng_state(drawn)"] if draws else []),
+            "    return Suspended(GRAPH_RAISED, (error,))",
+        ]
+
+    def _written(self) -> list[Source]:
+        tracer = self.tracer
+        return [
+            source for source, _, node in tracer.recorder.inputs if tracer.fakes.was_written(node.meta["val"])
+        ]
 
     def _compile(self) -> tuple[Runner | None, torch.fx.GraphModule | None]:
         recorder = self.tracer.recorder
@@ -264,8 +288,7 @@ class _Generator:
         """A graph that writes to an input was captured for inputs that share no memory with it."""
         tracer, variant = self.tracer, self.variant
         inputs = [(source, tensor, node.meta["val"]) for source, tensor, node in tracer.recorder.inputs]
-        written = [source for source, tensor, fake in inputs if tracer.fakes.was_written(fake)]
-        if not written:
+        if not self._written():
             return
         names = [variant.use(source) for source, _, _ in inputs]
         storages = [t.untyped_storage().data_ptr() for _, t, _ in inputs]
@@ -355,6 +378,12 @@ def _short(value: Any) -> str:
     return text if len(text) < 100 else f"{text[:97]}..."
 
 
+def _draws(node: torch.fx.Node) -> bool:
+    """Whether a node of a graph may draw random numbers."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return any(stem in name for stem in _RANDOM)
+
+
 def alias_groups(pointers: list[int]) -> list[int]:
     """For each storage pointer the index of its first occurrence."""
     return [pointers.index(pointer) for pointer in pointers]
@@ -369,4 +398,7 @@ def _input_spec(source: Any, tensor: torch.Tensor, node: torch.fx.Node) -> Input
     return InputSpec(node.name, role, source.name, stable_address=role is not Role.USER_INPUT)
 
 
+#: Parts of the names of operators that draw random numbers.
+_RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential", "cauchy", "geometric",
+           "poisson", "rrelu", "attention", "lstm", "gru", "rnn")  # fmt: skip
 _UNUSED_GONE = frozenset({getattr, operator.getitem})

@@ -25,7 +25,7 @@ from tracer_core.interpreter.frame import NULL
 from tracer_core.rebuild import Rebuilder
 from tracer_core.segments.replay import NAMES, replay
 from tracer_core.segments.segment import MISS
-from tracer_core.segments.transition import Suspended
+from tracer_core.segments.transition import GRAPH_RAISED, Suspended
 from tracer_core.source import Source
 
 #: Owners whose slots never change.
@@ -263,10 +263,16 @@ def settings_checks(state: tuple[Any, ...], constant: Callable[[Any], str]) -> l
     return [" and ".join(checks)]
 
 
+def _writes(tensor: torch.Tensor) -> Any:
+    """How often a tensor was written to; something that equals nothing where torch does not count."""
+    return object() if tensor.is_inference() else tensor._version
+
+
 def runtime_namespace() -> dict[str, Any]:
     """The names that every generated module uses."""
     return {
-        "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended, "partial": partial, "sys": sys,
+        "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
+        "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys,
         "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled, "default_dtype": torch.get_default_dtype,
@@ -274,6 +280,7 @@ def runtime_namespace() -> dict[str, Any]:
         "jit_tracing": torch._C._get_tracing_state,
         "deterministic": torch._C._get_deterministic_algorithms, "autocast": torch._C._is_any_autocast_enabled,
         "autocast_state": torch_private.autocast_state, "set_grad": torch._C._set_grad_enabled,
+        "writes": _writes, "rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state,
         **NAMES,
         # Names in the repr of dictionary keys.
         "torch": torch, "device": torch.device, "inf": float("inf"), "nan": float("nan"),

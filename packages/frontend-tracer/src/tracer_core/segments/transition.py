@@ -103,6 +103,10 @@ class Transition:
         return found
 
 
+#: In the place of a transition: the graph raised (the only value) before anything had happened.
+GRAPH_RAISED: Any = type("GraphRaised", (), {"__repr__": lambda self: "GRAPH_RAISED"})()
+
+
 class NotRaised(Exception):
     """An instruction that raised while it was traced did not raise when it ran. frames: the activation after it."""
 
