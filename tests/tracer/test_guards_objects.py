@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 
 import pytest
 import torch
 
 import tracer_core
+from tests.tracer.facts import Box
 from tracer_core import markers
 from tracer_core.errors import RecompileLimitWarning
 from tracer_core.segments import variants
 from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(2, 4)
-
-
-class Box:
-    def __init__(self, **values):
-        self.__dict__.update(values)
 
 
 class Layer(torch.nn.Module):
@@ -146,6 +144,20 @@ def test_the_overall_bound(monkeypatch):
             for b in boxes:
                 compare(X * b.k, fast(b, X))
     assert len(counter.graphs) == 10
+
+
+def test_objects_die(no_warnings):
+    layers = [Layer(i) for i in range(10)]
+    for layer in layers:
+        layer(X), layer(X)
+    references = [weakref.ref(layer) for layer in layers]
+    weights = [weakref.ref(layer.linear.weight) for layer in layers]
+    del layers, layer
+    gc.collect()
+    assert [r() for r in references] == [None] * 10
+    assert [w() for w in weights] == [None] * 10
+    (segment,) = segments_of(Layer.forward)
+    assert not segment._roots
 
 
 def test_objects_that_take_no_weak_references():

@@ -30,13 +30,15 @@ class CompileConfig:
 @dataclass(frozen=True, slots=True)
 class Environment:
     """logs: names in TRACER_LOGS. debug: folder of TRACER_DEBUG (``"1"`` means ``./tracer_debug``) or
-    None. cache_dir: TRACER_CACHE_DIR. strict: TRACER_STRICT. check: TRACER_CHECK (verify every IR)."""
+    None. cache_dir: TRACER_CACHE_DIR. strict: TRACER_STRICT. check: TRACER_CHECK (verify every IR).
+    python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards)."""
 
     logs: frozenset[str]
     debug: str | None
     cache_dir: str
     strict: bool
     check: bool
+    python_guards: bool = False
 
 
 def env() -> Environment:
@@ -50,4 +52,5 @@ def env() -> Environment:
         cache_dir=get("TRACER_CACHE_DIR") or default_cache,
         strict=get("TRACER_STRICT", "") not in ("", "0"),
         check=get("TRACER_CHECK", "") not in ("", "0"),
+        python_guards=get("TRACER_PYTHON_GUARDS", "") not in ("", "0"),
     )

@@ -1,8 +1,7 @@
-"""The C helper of stamps: builds it once, tests its assumptions, and calls it.
+"""The C helper of stamps: builds it once and calls it.
 
-In: lists of dictionaries, objects and tensors. Out: a `NativeCheck`, or None where there is no C compiler, an
-unknown Python, or an assumption about memory layout does not hold. What always holds: every offset
-that the helper reads at was confirmed by a test in this process before its first use.
+In: `Words`. Out: a `NativeCheck`, or None where there is no C compiler. What always holds: it says what
+`GatherCheck` says of the same words.
 """
 
 from __future__ import annotations
@@ -13,48 +12,30 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from tracer_core.guards.layout import word
+from tracer_core.guards.words import Words
 from tracer_core.options import env
-
-_VERSION_OFFSET = 24  # PyDictObject: ob_refcnt, ob_type, ma_used, ma_version_tag
-_TYPE_OFFSET = 8
-_INLINE_DIMS = 5  # SizesAndStrides keeps this many sizes and strides inside TensorImpl
-#: size_, 5 sizes, 5 strides, storage_offset_, numel_, dtype + device + flags, key_set_.
-_METADATA_SIZE = 8 + 80 + 8 + 8 + 8 + 8
 
 
 class _Stamp(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("n_dicts", "n_objects", "n_tensors")),
-        *((name, ctypes.c_void_p) for name in (
-            "dicts", "versions", "objects", "types", "tensors", "impls", "metadata")),
-        *((name, ctypes.c_int64) for name in (
-            "version_offset", "type_offset", "impl_offset", "metadata_offset", "metadata_size")),
-    ]  # fmt: skip
+    _fields_ = [("n", ctypes.c_int64 * 3), ("words", ctypes.c_void_p), ("values", ctypes.c_void_p)]
 
 
 @functools.cache
-def _library() -> tuple[Any, int] | None:
-    """(library, offset of sizes in TensorImpl), or None if the helper cannot be used here."""
-    if sys.version_info >= (3, 13) or sys.implementation.name != "cpython" or sys.maxsize < 2**32:
-        return None
+def _library() -> Any:
+    """The helper, or None if it cannot be used here."""
     path = _build()
     if path is None:
         return None
     library = ctypes.PyDLL(str(path))
-    library.stamp_holds.argtypes = library.stamp_take.argtypes = [ctypes.c_void_p]
+    library.stamp_holds.argtypes = [ctypes.c_void_p]
+    library.stamp_take.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
     library.stamp_holds.restype, library.stamp_take.restype = ctypes.c_int, None
-    offset = _metadata_offset()
-    if offset is None or not _dicts_are_tagged():
-        return None
-    helper = (library, offset)
-    return helper if _metadata_is_seen(helper) else None
+    return library
 
 
 def _build() -> Path | None:
@@ -80,122 +61,30 @@ def _build() -> Path | None:
     return target
 
 
-def _dicts_are_tagged() -> bool:
-    probe: dict[str, Any] = {"a": 1}
-
-    def tag() -> int:
-        return ctypes.c_uint64.from_address(id(probe) + _VERSION_OFFSET).value
-
-    seen = [tag()]
-    if probe["a"] != 1 or tag() != seen[0]:
-        return False
-    for change in (
-        lambda: probe.__setitem__("a", 2), lambda: probe.__setitem__("b", 3), lambda: probe.pop("b"),
-        lambda: probe.update(c=1), lambda: probe.clear(),
-    ):  # fmt: skip
-        change()
-        seen.append(tag())
-    return len(set(seen)) == len(seen)
-
-
-@functools.cache
-def _impl_offset() -> int:
-    """Where a Python tensor holds its TensorImpl*: right after PyObject_HEAD, or behind the flag of a
-    MaybeOwned<Tensor> (a byte, so never an address) in older torch."""
-    word = ctypes.c_uint64.from_address(id(torch.empty(0)) + 16).value
-    return 16 if word > 1 << 16 else 24
-
-
-def _impl(tensor: torch.Tensor) -> int:
-    return ctypes.c_void_p.from_address(id(tensor) + _impl_offset()).value or 0
-
-
-def _metadata_offset() -> int | None:
-    """Where SizesAndStrides begins in TensorImpl: found by looking for a rare size."""
-    probe = torch.empty(7, 1000003, device="meta")
-    impl = _impl(probe)
-    # A wrong offset must not be followed blindly: the pointer has to look like one.
-    if impl % 8 or impl < 4096:
-        return None
-    words = (ctypes.c_int64 * 24).from_address(impl)
-    for i in range(1, 16):
-        if words[i] == 7 and words[i + 1] == 1000003 and words[i - 1] == 2:
-            return (i - 1) * 8
-    return None
-
-
-def _metadata_is_seen(helper: tuple[Any, int]) -> bool:
-    """Whether each change of metadata changes the compared bytes, and nothing else does."""
-    base = torch.zeros(4, 6)
-    others: list[torch.Tensor] = [
-        torch.zeros(4, 6, dtype=torch.int32), torch.zeros(6, 4), torch.zeros(6, 4).t(), torch.zeros(24),
-        torch.zeros(4, 6, device="meta"),
-    ]  # fmt: skip
-    pairs: list[tuple[torch.Tensor, torch.Tensor, bool]] = [(base, other, False) for other in others]
-    pairs.append((base, torch.ones(4, 6), True))
-    complex_one = torch.zeros(2, 2, dtype=torch.complex64)
-    pairs.append((complex_one, complex_one.conj(), False))
-    for first, second, same in pairs:
-        offset = helper[1]
-        bytes_of = [ctypes.string_at(_impl(t) + offset, _METADATA_SIZE) for t in (first, second)]
-        if (bytes_of[0] == bytes_of[1]) is not same:
-            return False
-    # The very use: one tensor object whose metadata is exchanged in place.
-    changed = torch.zeros(4, 6)
-    check = NativeCheck(helper, [], [], [changed])
-    if not check():
-        return False
-    changed.data = torch.zeros(4, 6, dtype=torch.float64)
-    return not check()
-
-
 class NativeCheck:
-    """One stamp in C. Calling it says whether nothing changed. Keeps everything it looks at alive."""
+    """Whether the words are as they were, in C."""
 
-    def __init__(
-        self, helper: tuple[Any, int], dicts: list[Any], objects: list[Any], tensors: list[Any]
-    ) -> None:
-        library, offset = helper
-        self._alive = (dicts, objects, tensors)
-        self._arrays = [
-            (ctypes.c_void_p * max(1, len(items)))(*map(id, items)) for items in (dicts, objects, tensors)
-        ]
-        self._versions = (ctypes.c_uint64 * max(1, len(dicts)))()
-        self._types = (ctypes.c_void_p * max(1, len(objects)))()
-        self._impls = (ctypes.c_void_p * max(1, len(tensors)))()
-        self._metadata = ctypes.create_string_buffer(max(1, len(tensors) * _METADATA_SIZE))
-        pointers = [
-            ctypes.addressof(x)
-            for x in (
-                self._arrays[0],
-                self._versions,
-                self._arrays[1],
-                self._types,
-                self._arrays[2],
-                self._impls,
-                self._metadata,
-            )
-        ]
-        self._stamp = _Stamp(len(dicts), len(objects), len(tensors), *pointers, _VERSION_OFFSET, _TYPE_OFFSET,
-                             _impl_offset(), offset, _METADATA_SIZE)  # fmt: skip
-        self._address = ctypes.addressof(self._stamp)
-        self._holds = library.stamp_holds
-        library.stamp_take(self._address)
+    def __init__(self, library: Any, words: Words) -> None:
+        addresses = [address for depth in words.depths for address in depth]
+        self._words = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+        self._values = (ctypes.c_uint64 * max(1, len(addresses)))()
+        counts = (ctypes.c_int64 * 3)(*map(len, words.depths))
+        self._stamp = _Stamp(counts, ctypes.addressof(self._words), ctypes.addressof(self._values))
+        self._holds = functools.partial(library.stamp_holds, ctypes.addressof(self._stamp))
+        library.stamp_take(ctypes.addressof(self._stamp), 0, len(addresses))
 
     def __call__(self) -> bool:
-        return bool(self._holds(self._address))
+        return bool(self._holds())
 
-    def changed_dicts(self) -> list[int]:
-        """ids of the dictionaries whose version moved."""
-        return [
-            id(one) for one, version in zip(self._alive[0], self._versions, strict=False)
-            if ctypes.c_uint64.from_address(id(one) + _VERSION_OFFSET).value != version
-        ]  # fmt: skip
+    def moved(self, addresses: list[int]) -> list[bool]:
+        """Whether each of these words (of depth 0) changed."""
+        before = dict(zip(self._words, self._values, strict=True))
+        return [word(address) != before[address] for address in addresses]
 
 
-def native_check(dicts: list[Any], objects: list[Any], tensors: list[Any]) -> NativeCheck | None:
-    """A check in C, or None if the helper is missing or a tensor has too many dimensions for it."""
-    helper = _library()
-    if helper is None or any(t.dim() > _INLINE_DIMS for t in tensors):
+def native_check(words: Words) -> NativeCheck | None:
+    """A check in C, or None if the helper is missing or not wanted (TRACER_PYTHON_GUARDS=1)."""
+    if env().python_guards:
         return None
-    return NativeCheck(helper, list(dicts), list(objects), list(tensors))
+    library = _library()
+    return None if library is None else NativeCheck(library, words)

@@ -93,7 +93,8 @@ class Variant:
         self.body: list[str] = []
         self.fetched: dict[str, None] = {}
         self.parts: dict[str, dict[str, None]] = {
-            name: {} for name in ("objects", "empties", "tensors", "lists", "probes")
+            name: {}
+            for name in ("holders", "objects", "classes", "empties", "tensors", "lists", "probes")
         }
         #: variable of a dictionary -> text of each key read in it, or None: its keys themselves matter.
         self.keys_read: dict[str, dict[str, None] | None] = {}
@@ -130,22 +131,26 @@ class Variant:
             lines.append(f"{name} = {source.text(base)}")
             if source.base is None and self.is_object(source):
                 self.roots[source.key[0]] = None
-            self._note_read(source, base)
+            self._note_read(source, base, name)
         self._variables[source] = name
         return name
 
     def use(self, source: Source) -> str:
         """`fetch` for the run part."""
         name = self.fetch(source)
+        if source.base is None and source.kind == "state":
+            return source.text("")  # not from a stamp, which would keep it alive
         if self.is_object(source) and name.startswith("v"):
             self.fetched[name] = None
         return name
 
-    def _note_read(self, source: Source, base: str) -> None:
+    def _note_read(self, source: Source, base: str, name: str) -> None:
         """What a stamp must watch so that this read would give the same again."""
         if not self.is_object(source) or source.base is None:
             return
-        if source.kind in ("key", "own_key"):
+        if source.kind == "dict":
+            self.parts["holders"][f"({base}, {name})"] = None
+        elif source.kind in ("key", "own_key"):
             self._reads_key(base, source.key)
         elif source.kind == "nth_key":
             self.keys_read[base] = None
