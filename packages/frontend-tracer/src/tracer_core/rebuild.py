@@ -7,7 +7,9 @@ references to one object stay two references to one object; cycles through mutab
 
 from __future__ import annotations
 
+import _abc
 import collections
+import enum
 import gc
 import operator
 import types
@@ -16,6 +18,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.interpreter.class_making import GENERATED, bare_class, fill_class, make_enum
 from tracer_core.interpreter.frame import NULL, Unread
 from tracer_core.interpreter.generators import HOST_ITERATORS
 from tracer_core.interpreter.tracebacks import rebuilt as rebuilt_traceback
@@ -40,11 +43,13 @@ class Rebuilder:
         output: Callable[[Any], str],
         source_of: Callable[[Any], Any],
         frames_passed: Callable[[BaseException], tuple[tuple[types.CodeType, int], ...]],
+        classes: dict[int, Any],
     ) -> None:
         self.lines: list[str] = []
         self.late_lines: list[str] = []
         self._fetch, self._constant, self._output, self._source_of = fetch, constant, output, source_of
         self._frames_passed = frames_passed
+        self._classes = classes
         self._memo: dict[int, str] = {}
         self._alive: list[Any] = []
 
@@ -69,6 +74,10 @@ class Rebuilder:
         maker = _MAKERS.get(type(obj))
         if maker is not None:
             return maker(self, obj)
+        if id(obj) in self._classes:
+            return self._class(self._classes[id(obj)])
+        if isinstance(obj, enum.Enum) and id(type(obj)) in self._classes:
+            return self._new(obj, f"{self.value(type(obj))}({self.value(obj._value_)})")
         if isinstance(obj, IDENTITY_TYPES):
             return self._constant(obj)
         if isinstance(obj, BaseException):
@@ -169,6 +178,14 @@ class Rebuilder:
         )
         if obj.__kwdefaults__:
             self.lines.append(f"{name}.__kwdefaults__ = {self.value(obj.__kwdefaults__)}")
+        code = obj.__code__
+        written: Any = code.co_consts[0] if code.co_consts and isinstance(code.co_consts[0], str) else None
+        usual = {"__qualname__": code.co_qualname, "__doc__": written, "__annotations__": {},
+                 "__module__": obj.__globals__.get("__name__")}  # fmt: skip
+        for attribute, value in usual.items():
+            found = getattr(obj, attribute)
+            if found != value:
+                self.lines.append(f"{name}.{attribute} = {self.value(found)}")
         if obj.__dict__:
             self.lines.append(f"{name}.__dict__.update({self.value(dict(obj.__dict__))})")
         return name
@@ -200,6 +217,49 @@ class Rebuilder:
 
     def _super(self, obj: Any) -> str:
         return self._new(obj, f"super({self.value(obj.__thisclass__)}, {self.value(obj.__self__)})")
+
+    def _wrapper(self, obj: Any) -> str:
+        """A property, static method or class method: one of a class made here holds functions made here."""
+        if isinstance(obj, property):
+            parts = [obj.fget, obj.fset, obj.fdel]
+        else:
+            parts = [obj.__func__]
+        if all(part is None or self._source_of(part) is not None for part in parts):
+            return self._constant(obj)
+        return self._new(obj, f"{self._constant(type(obj))}({self._items(parts)})")
+
+    def _mapping_proxy(self, obj: Any) -> str:
+        (mapping,) = gc.get_referents(obj)
+        return self._new(obj, f"{self._constant(types.MappingProxyType)}({self.value(mapping)})")
+
+    # -- classes made here --
+
+    def _class(self, made: Any) -> str:
+        """A class made in the segment is made again, empty first: its functions may refer to it."""
+        cls = made.cls
+        try:
+            if made.recipe:
+                entries = ", ".join(f"({k!r}, {self.value(v)})" for k, v in made.recipe["entries"])
+                maker, keywords = self._constant(make_enum), self.value(made.recipe["keywords"])
+                parts = f"{self.value(type(cls))}, {cls.__name__!r}, {self.value(cls.__bases__)}, [{entries}]"
+                return self._new(cls, f"{maker}({parts}, {keywords})")
+            first = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+            if "__slots__" in cls.__dict__:
+                first["__slots__"] = cls.__dict__["__slots__"]
+            parts = f"{self.value(type(cls))}, {cls.__name__!r}, {self.value(cls.__bases__)}, {self.value(first)}"
+            name = self._new(cls, f"{self._constant(bare_class)}({parts})")
+            entries = ", ".join(
+                f"({key!r}, {self.value(value)})"
+                for key, value in cls.__dict__.items()
+                if key not in GENERATED and key not in first and not isinstance(value, types.MemberDescriptorType)
+            )
+        except CannotRebuild as error:
+            reason = f"the class {cls.__name__} outlives the segment and cannot be made again: {error}"
+            raise Restart(made.born, "class_statement", reason) from error
+        self.lines.append(f"{self._constant(fill_class)}({name}, [{entries}])")
+        if "_abc_impl" in cls.__dict__:
+            self.lines.append(f"{self._constant(_abc._abc_init)}({name})")
+        return name
 
     # -- everything else --
 
@@ -320,6 +380,10 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     types.BuiltinFunctionType: Rebuilder._bound_builtin,
     types.MethodWrapperType: Rebuilder._bound_builtin,
     super: Rebuilder._super,
+    property: Rebuilder._wrapper,
+    staticmethod: Rebuilder._wrapper,
+    classmethod: Rebuilder._wrapper,
+    types.MappingProxyType: Rebuilder._mapping_proxy,
     **dict.fromkeys(_VIEWS, Rebuilder._view),
     **dict.fromkeys(_DICT_ITERATORS, Rebuilder._dict_iterator),
 }

@@ -27,6 +27,8 @@ _NATIVE_GETTERS = (
 )  # fmt: skip
 _MODULE_GETATTR = torch.nn.Module.__getattr__
 _HEAP_TYPE = 1 << 9
+#: Attributes that type computes from the class's own entries.
+_CLASS_ENTRIES = frozenset({"__doc__", "__module__", "__annotations__"})
 #: Attributes of tensors that change from call to call, or say how autograd made the tensor.
 _AUTOGRAD_STATE = frozenset(
     {"grad_fn", "is_leaf", "_version", "_base", "_grad", "_grad_fn", "_backward_hooks", "output_nr", "retains_grad",
@@ -58,6 +60,7 @@ class Attributes(TraceState):
         for owner in cls.__mro__:
             namespace = owner.__dict__
             guarded = owner.__flags__ & _HEAP_TYPE and self.effects.attribute(owner, name) is None
+            guarded = guarded and not self.made_class(owner)
             if name in namespace:
                 value = namespace[name]
                 if guarded:
@@ -104,9 +107,9 @@ class Attributes(TraceState):
         if not cls.__flags__ & _HEAP_TYPE:
             return self._builtin_attribute(obj, name)
         getter = self.special(cls, "__getattribute__")
-        if has_python(getter):
-            return self.call_value(getter, [obj, name], {})
         try:
+            if has_python(getter):
+                return self.call_value(getter, [obj, name], {})
             return self.generic_getattr(obj, name)
         except AttributeError:
             fallback = self.special(cls, "__getattr__")
@@ -125,7 +128,7 @@ class Attributes(TraceState):
         """object.__getattribute__ for an instance of a Python class."""
         cls = type(obj)
         owner, raw = self.class_entry(cls, name)
-        if owner is not None and self._is_data_descriptor(raw):
+        if owner is not None and self._is_data_descriptor(raw) and hasattr(type(raw), "__get__"):
             return self._get_descriptor(raw, obj, cls, name)
         value = self._instance_entry(obj, name)
         if value is not _ABSENT:
@@ -169,7 +172,7 @@ class Attributes(TraceState):
             return types.MethodType(raw, obj)
         if kind is property:
             if raw.fget is None:
-                raise AttributeError(f"property '{name}' of '{cls.__name__}' object has no getter")
+                raise AttributeError(f"property '{name}' of '{cls.__qualname__}' object has no getter")
             return self.call_value(raw.fget, [obj], {})
         if kind is staticmethod:
             return raw.__func__
@@ -307,22 +310,37 @@ class Attributes(TraceState):
 
     def _class_attribute(self, cls: type, name: str) -> Any:
         meta = type(cls)
-        meta_owner, meta_raw = (None, _ABSENT) if meta is type else self.class_entry(meta, name)
-        if meta_owner is not None and self._is_data_descriptor(meta_raw) and meta_owner is not type:
-            return self._get_descriptor(meta_raw, cls, meta, name)
+        if meta is type:
+            return self.plain_class_attribute(cls, name)
+        getter = self.special(meta, "__getattribute__")
+        try:
+            if has_python(getter):
+                return self.call_value(getter, [cls, name], {})
+            return self.plain_class_attribute(cls, name)
+        except AttributeError:
+            fallback = self.special(meta, "__getattr__")
+            if not has_python(fallback):
+                raise
+        return self.call_value(fallback, [cls, name], {})
+
+    def plain_class_attribute(self, cls: type, name: str) -> Any:
+        """type.__getattribute__"""
+        meta = type(cls)
+        meta_owner, meta_raw = self.class_entry(meta, name)
+        if meta_owner is not None and self._is_data_descriptor(meta_raw):
+            if meta_owner not in (type, object):
+                return self._get_descriptor(meta_raw, cls, meta, name)
+            if name not in _CLASS_ENTRIES:
+                value = meta_raw.__get__(cls, meta)
+                return value if is_constant(value) or isinstance(value, type) else self._class_value(value)
         owner, raw = self.class_entry(cls, name)
         if owner is not None:
             return self._class_get(raw, cls, name)
         if meta_owner is not None:
+            if meta_owner in (type, object):
+                return getattr(cls, name)
             return self._get_descriptor(meta_raw, cls, meta, name)
-        if hasattr(type, name):
-            value = getattr(cls, name)
-            return value if name in ("__name__", "__qualname__", "__module__", "__mro__", "__bases__") or callable(
-                value) else self._class_value(value)  # fmt: skip
-        fallback = self._static(meta, "__getattr__")
-        if has_python(fallback):
-            return self.call_value(fallback, [cls, name], {})
-        return getattr(cls, name)
+        return type.__getattribute__(cls, name)  # raises Python's own error
 
     def _class_get(self, raw: Any, cls: type, name: str) -> Any:
         kind = type(raw)
@@ -368,7 +386,7 @@ class Attributes(TraceState):
         for base in mro[mro.index(owner) + 1 :]:
             if name in base.__dict__:
                 raw = base.__dict__[name]
-                if base.__flags__ & _HEAP_TYPE:
+                if base.__flags__ & _HEAP_TYPE and not self.made_class(base):
                     source = self.provenance.sources.make(self._namespace(base), "key", name)
                     self._read_class_entry(raw, source)
                 if cls is obj:
@@ -409,6 +427,9 @@ class Attributes(TraceState):
                 else:
                     self._set_descriptor(raw, cls, name, value)
                 return
+        if self.made_class(cls):
+            self.set_made_class_attribute(cls, name, value)
+            return
         library = cls.__module__.partition(".")[0]
         if name in type.__dict__ or library in ("torch", "tracer_core") or not cls.__flags__ & _HEAP_TYPE:
             # What the tracer itself relies on, or CPython's own error.
@@ -443,20 +464,34 @@ class Attributes(TraceState):
         self.before_store(namespace, name, obj)
         namespace[name] = value
 
+    def set_made_class_attribute(self, cls: type, name: str, value: Any) -> None:
+        """`set_class_attribute` for a class that the trace made."""
+        raise NotImplementedError
+
+    def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
+        """getattr with a default."""
+        try:
+            return self.getattr(obj, name)
+        except AttributeError:
+            return default
+
     def _set_descriptor(self, raw: Any, obj: Any, name: str, value: Any) -> None:
         if isinstance(raw, property):
             if raw.fset is None:
-                raise AttributeError(f"property '{name}' of '{type(obj).__name__}' object has no setter")
+                raise AttributeError(f"property '{name}' of '{type(obj).__qualname__}' object has no setter")
             self.call_value(raw.fset, [obj, value], {})
             return
         setter = self._static(type(raw), "__set__")
         if has_python(setter):
             self.call_value(setter, [raw, obj, value], {})
             return
+        if setter is _ABSENT:
+            raise AttributeError("__set__")
         self._set_slot(raw, obj, name, value)
 
     def _set_slot(self, raw: Any, obj: Any, name: str, value: Any) -> None:
         """A value that a C descriptor stores; value: ABSENT deletes it."""
+        self.mutations += 1
         if not self.is_fresh(obj) and not kind_is_slot(raw):
             self.break_graph("unsupported_mutation", f"slot {name!r} of a {type(obj).__name__} is set")
         known = self.effects.attribute(obj, raw)
@@ -510,7 +545,7 @@ class Attributes(TraceState):
     def _delete_descriptor(self, raw: Any, obj: Any, name: str) -> None:
         if isinstance(raw, property):
             if raw.fdel is None:
-                raise AttributeError(f"property {name!r} of {type(obj).__name__!r} object has no deleter")
+                raise AttributeError(f"property '{name}' of '{type(obj).__qualname__}' object has no deleter")
             self.call_value(raw.fdel, [obj], {})
             return
         deleter = self._static(type(raw), "__delete__")

@@ -2,13 +2,14 @@
 
 In: a fresh frame and the arguments of a call. Out: the frame's locals filled as CPython would; a value
 that the trace has not looked at stays unread where it is bound to a plain parameter. Arguments that do
-not fit end the graph: the real call then raises CPython's own message.
+not fit raise CPython's own TypeError.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+import types
+from typing import Any, NoReturn
 
 from tracer_core.interpreter.frame import NULL, Frame, Unread
 
@@ -26,7 +27,7 @@ def bind(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any]) ->
         slots[extra_slot] = tuple(_open(machine, value) for value in args[n_positional:])
         extra_slot += 1
     elif len(args) > n_positional:
-        _mismatch(machine, frame)
+        _mismatch(machine, frame, args, kwargs)
     accepted = {
         name: i for i, name in enumerate(names[: n_positional + n_keyword]) if i >= raw.co_posonlyargcount
     }
@@ -36,21 +37,23 @@ def bind(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any]) ->
         if index is None:
             rest[name] = _open(machine, value)
         elif slots[index] is not NULL:
-            _mismatch(machine, frame)
+            _mismatch(machine, frame, args, kwargs)
         else:
             slots[index] = value
     if raw.co_flags & inspect.CO_VARKEYWORDS:
         slots[extra_slot] = rest
     elif rest:
-        _mismatch(machine, frame)
-    _defaults(machine, frame, n_positional, n_keyword)
+        _mismatch(machine, frame, args, kwargs)
+    if not _defaults(machine, frame, n_positional, n_keyword):
+        _mismatch(machine, frame, args, kwargs)
 
 
-def _defaults(machine: Any, frame: Frame, n_positional: int, n_keyword: int) -> None:
+def _defaults(machine: Any, frame: Frame, n_positional: int, n_keyword: int) -> bool:
+    """Fills what was not given; False when a parameter has no default."""
     slots, names = frame.locals, frame.code.raw.co_varnames
     missing = [i for i in range(n_positional + n_keyword) if slots[i] is NULL]
     if not missing:
-        return
+        return True
     defaults, kw_defaults = machine.defaults_of(frame.function)
     first = n_positional - len(defaults)
     for i in missing:
@@ -59,12 +62,30 @@ def _defaults(machine: Any, frame: Frame, n_positional: int, n_keyword: int) -> 
         elif i >= n_positional and names[i] in kw_defaults:
             slots[i] = machine.keyword_default(frame.function, kw_defaults, names[i])
         else:
-            _mismatch(machine, frame)
+            return False
+    return True
 
 
 def _open(machine: Any, value: Any) -> Any:
     return machine.open(value) if type(value) is Unread else value
 
 
-def _mismatch(machine: Any, frame: Frame) -> None:
+def _mismatch(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> NoReturn:
+    """Raises CPython's own error: calls a function of the same signature that does nothing."""
+    raw = frame.code.raw
+    defaults, kw_defaults = machine.defaults_of(frame.function)
+    code = _nothing.__code__.replace(
+        co_argcount=raw.co_argcount, co_posonlyargcount=raw.co_posonlyargcount, co_kwonlyargcount=raw.co_kwonlyargcount,
+        co_varnames=raw.co_varnames, co_nlocals=raw.co_nlocals, co_name=raw.co_name, co_qualname=raw.co_qualname,
+        co_flags=_nothing.__code__.co_flags | raw.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS),
+    )  # fmt: skip
+    alike = types.FunctionType(code, {}, frame.function.__name__, tuple(defaults))
+    alike.__qualname__ = frame.function.__qualname__
+    alike.__kwdefaults__ = dict(kw_defaults)
+    alike(*(_open(machine, value) for value in args), **{name: _open(machine, v) for name, v in kwargs.items()})
     machine.break_graph("native_python", f"the arguments do not fit {frame.function.__qualname__}()")
+    raise AssertionError
+
+
+def _nothing() -> None:
+    pass

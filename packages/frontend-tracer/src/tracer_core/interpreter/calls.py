@@ -19,6 +19,7 @@ import torch
 
 from tracer_core import markers
 from tracer_core.guards.guard import GuardKind
+from tracer_core.interpreter import class_making, objects
 from tracer_core.interpreter.attributes import ABSENT, has_python
 from tracer_core.interpreter.binding import bind
 from tracer_core.interpreter.code import UNSUPPORTED, decode
@@ -41,6 +42,11 @@ _C_FUNCTIONS = (
 )  # fmt: skip
 #: Nested inlined calls, and those of them that run below native code (which use the host's stack).
 _DEPTH_LIMIT, _NESTING_LIMIT = 900, 60
+_PLAIN_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
+#: Methods that keep their arguments and ask them nothing.
+_STORING = frozenset({"append", "appendleft", "clear", "popleft", "reverse"})
+_ASKED_BY_C = ("__index__", "__float__", "__int__", "__iter__", "__len__", "__bool__", "__str__", "__eq__", "__hash__",
+               "__format__", "__getitem__", "__complex__", "__trunc__", "__contains__")  # fmt: skip
 _PRIMITIVES = (int, float, complex, str, bytes)
 _SAFE_CLASSES = (
     torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype, slice, range, types.SimpleNamespace,
@@ -92,6 +98,8 @@ class Calls(Operations):
             self.nesting -= 1
         if rule is None or rule == "discard":
             return value
+        if value is not None:
+            raise TypeError(f"__init__() should return None, not '{type(value).__name__}'")
         return rule[1]
 
     def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
@@ -195,7 +203,7 @@ class Calls(Operations):
             raw = unbound(function)
             if raw is not None:
                 row = effect_of(raw)
-                slot = isinstance(function, types.MethodWrapperType)
+                slot = isinstance(raw, (types.WrapperDescriptorType, types.MethodDescriptorType))
                 if row is not None and (slot or not isinstance(function.__self__, type)):
                     return self.apply_effect(row, raw, [function.__self__, *args], kwargs)
                 if row is not None:
@@ -241,8 +249,13 @@ class Calls(Operations):
         if row.kind is EffectKind.BREAKS:
             self.break_graph(row.break_kind, f"{getattr(function, '__qualname__', function)}: {row.reason}")
         if row.kind is EffectKind.PURE:
+            if getattr(function, "__module__", "") == "math":
+                args = [objects.number(self, value) for value in args]
+            self._settle_arguments(function, args, args)
             self.native_reads(*args, *kwargs.values())
         elif row.kind is EffectKind.MUTATES:
+            stores = getattr(function, "__name__", "") in _STORING
+            self._settle_arguments(function, args, args[:1] if stores else args)
             self.native_reads(*args[1:], *kwargs.values())
             self.before_change(args[0])
         elif row.kind is EffectKind.TORCH:
@@ -250,6 +263,23 @@ class Calls(Operations):
         if holds_tensor((args, kwargs)):
             return self.native(function, *args, **kwargs)
         return function(*args, **kwargs)
+
+    def _settle_arguments(self, function: Any, args: list[Any], asked: list[Any]) -> None:
+        """Asks user code what C code would ask it. asked: the arguments whose special methods C code may call."""
+        if args and isinstance(args[0], (dict, set, frozenset)):
+            elements = [item for a in args for item in (a if isinstance(a, (set, frozenset, dict)) else [a])
+                        if not isinstance(a, (list, tuple)) and item is not args[0]]  # fmt: skip
+            if not _PLAIN_KEYS.issuperset(map(type, elements)):
+                objects.settle_keys(self, elements)
+            return
+        for value in asked:
+            if type(value).__flags__ & (1 << 9) and not isinstance(value, (type, enum.Enum, torch.nn.Module)):
+                for name in _ASKED_BY_C:
+                    if self.python_method(value, name):
+                        self.break_graph(
+                            "unknown_native",
+                            f"{getattr(function, '__qualname__', function)} may ask {type(value).__name__}.{name}",
+                        )
 
     def native_reads(self, *values: Any) -> None:
         """Guards what a native function may read in its arguments."""
@@ -372,6 +402,10 @@ class Calls(Operations):
         meta_call = self._static(type(cls), "__call__")
         if has_python(meta_call):
             return self.prepare(meta_call, [cls, *args], kwargs)
+        return self.construct(cls, args, kwargs)
+
+    def construct(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """type.__call__: ``__new__``, then ``__init__``."""
         if issubclass(cls, torch.autograd.Function):
             self.break_graph("higher_order", f"{cls.__name__} is an autograd.Function")
         _, new = self.class_entry(cls, "__new__")
@@ -420,6 +454,9 @@ class Calls(Operations):
             return obj
         frame.on_return = ("instance", obj)
         return frame
+
+    def set_made_class_attribute(self, cls: type, name: str, value: Any) -> None:
+        class_making.set_class_attribute(self, cls, name, value)
 
     def zero_argument_super(self) -> Any:
         """super() reads ``__class__`` and the first argument of the calling frame."""
@@ -503,4 +540,6 @@ _BY_TYPE: dict[type, Any] = {
     functools.partial: _call_partial,
     weakref.ReferenceType: _call_weakref,
     functools._lru_cache_wrapper: _call_cached,
+    # The key function of functools.cmp_to_key: its keys call back into the tracer.
+    type(functools.cmp_to_key(lambda a, b: 0)): lambda tracer, function, args, kwargs: function(*args, **kwargs),
 }

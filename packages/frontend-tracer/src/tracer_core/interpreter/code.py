@@ -23,7 +23,6 @@ HANDLERS: dict[str, Handler] = {}
 #: Opcodes without a handler, with the reason. A test demands that each opcode is in one of the two.
 UNSUPPORTED: dict[str, str] = {
     "IMPORT_STAR": "only legal at module level, which is never traced",
-    "SETUP_ANNOTATIONS": "only legal at class or module level",
     "PRINT_EXPR": "only emitted by the interactive prompt",
     "GET_AWAITABLE": "async functions are called natively",
     "GET_AITER": "async functions are called natively",
@@ -33,10 +32,6 @@ UNSUPPORTED: dict[str, str] = {
     "ASYNC_GEN_WRAP": "async functions are called natively",
     "PREP_RERAISE_STAR": "except* breaks the graph",
     "CHECK_EG_MATCH": "except* breaks the graph",
-    "LOAD_CLASSDEREF": "class bodies are run natively",
-    "LOAD_FROM_DICT_OR_DEREF": "class bodies are run natively",
-    "LOAD_FROM_DICT_OR_GLOBALS": "class bodies are run natively",
-    "LOAD_LOCALS": "class bodies are run natively",
     "INTERPRETER_EXIT": "never in a code object's own bytecode",
     "RESERVED": "not an instruction",
     "INSTRUMENTED_LINE": "added at run time by tools; decoded as the original",
@@ -93,7 +88,7 @@ _CACHE: WeakKeyDictionary[types.CodeType, Code] = WeakKeyDictionary()
 #: Opcodes whose decoded argument is `arg` itself although dis offers an argval.
 _RAW_ARGUMENT = frozenset(
     {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE",
-     "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL", "KW_NAMES", "COMPARE_OP", "BINARY_OP",
+     "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "KW_NAMES", "COMPARE_OP", "BINARY_OP",
      "LOAD_SUPER_ATTR", "COPY_FREE_VARS", "IS_OP", "CONTAINS_OP"}
 )  # fmt: skip
 _READS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"})

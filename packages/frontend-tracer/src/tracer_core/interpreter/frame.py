@@ -37,10 +37,11 @@ class Unread:
 class Frame:
     """function: the Python function being run. code: its decoded code. locals: localsplus. on_return:
     what the caller does with the result, one of None (push it), "discard", or ("instance", object).
-    exceptions: the stack of exceptions being handled (PUSH_EXC_INFO). yielded: set by YIELD_VALUE."""
+    exceptions: the stack of exceptions being handled (PUSH_EXC_INFO). yielded: set by YIELD_VALUE. namespace:
+    where a class body keeps its names, None for functions."""
 
     __slots__ = ("function", "code", "locals", "stack", "ip", "kw_names", "on_return", "exceptions", "saved",
-                 "generator", "last")  # fmt: skip
+                 "generator", "last", "namespace")  # fmt: skip
 
     def __init__(self, function: types.FunctionType, code: Code | None = None) -> None:
         self.function = function
@@ -54,6 +55,7 @@ class Frame:
         self.exceptions: list[Any] = []
         self.saved: list[Any] = []
         self.generator: Any = None
+        self.namespace: Any = None
 
     @property
     def globals(self) -> dict[str, Any]:

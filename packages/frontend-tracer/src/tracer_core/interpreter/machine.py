@@ -54,7 +54,10 @@ class Machine:
         frame = self.frames.pop()
         if len(self.frames) == base:
             return True
-        self.resume_caller(self.frames[-1], frame, value)
+        try:
+            self.resume_caller(self.frames[-1], frame, value)
+        except TypeError as error:  # an __init__ that returned something
+            self.unwind(error, base)
         return False
 
     def resume_caller(self, caller: Frame, callee: Frame, value: Any) -> None:
@@ -221,6 +224,10 @@ class Machine:
 
     def delete_global(self, frame: Frame, name: str) -> None:
         raise NotImplementedError
+
+    def store_name(self, namespace: Any, name: str, value: Any) -> None:
+        """Stores a name of a class body."""
+        self.setitem(namespace, name, value)
 
     def load_cell(self, cell: Any, name: str) -> Any:
         raise NotImplementedError

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import itertools
 import operator
 import types
@@ -18,6 +19,8 @@ from typing import Any
 import torch
 
 from tracer_core.guards.guard import GuardKind
+from tracer_core.interpreter import objects
+from tracer_core.interpreter.answers import Answer
 from tracer_core.interpreter.attributes import ABSENT, Attributes, has_python
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator
 from tracer_core.provenance import is_constant
@@ -42,6 +45,8 @@ _COMPARE: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
 _UNARY: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "-": ("__neg__", operator.neg), "+": ("__pos__", operator.pos), "~": ("__invert__", operator.invert),
 }  # fmt: skip
+_WRAPPED = (functools.partial, functools.partialmethod, functools.singledispatchmethod, staticmethod, classmethod)
+_SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _MUTABLE = (list, dict, set, collections.deque)
 #: Iterators that read nothing that existed before the trace when they were made in it.
@@ -62,7 +67,29 @@ class Operations(Attributes):
         if not cls.__flags__ & (1 << 9) or self._is_tensor_like(obj):
             return None
         found = self.special(cls, name)
-        return found if has_python(found) else None
+        if has_python(found):
+            return found
+        if isinstance(found, _WRAPPED) and not isinstance(obj, type):
+            self.break_graph("unknown_native", f"{cls.__name__}.{name} is a {type(found).__name__}")
+        return None
+
+    def lacks(self, value: Any, *names: str) -> bool:
+        """Whether no class of a value has these special methods: C code that looks for them finds none."""
+        cls = type(value)
+        if not cls.__flags__ & (1 << 9):
+            return False
+        return all(
+            (found := self.special(cls, name)) is ABSENT or found is object.__dict__.get(name, ABSENT)
+            for name in names
+        )
+
+    def index(self, value: Any) -> Any:
+        """operator.index(value) where a method written in Python says it."""
+        return objects.index(self, value)
+
+    def check_key(self, key: Any, container: Any) -> None:
+        if type(key) not in _SIMPLE_KEYS or not _SIMPLE_KEYS.issuperset(map(type, container)):
+            objects.settle_key(self, key, container)
 
     def _is_tensor_like(self, value: Any) -> bool:
         return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
@@ -83,7 +110,7 @@ class Operations(Attributes):
             "functools",
             "collections",
         ):
-            safe = (type, types.ModuleType, torch.finfo, torch.iinfo)
+            safe = (type, types.ModuleType, torch.finfo, torch.iinfo, _COMPARED_BY_FUNCTION)
             if isinstance(value, enum.Enum) and not self.python_method(value, "__eq__"):
                 return  # a member of a str or int enumeration compares as its value does
             if not isinstance(value, safe) and not self.is_identity_comparable(value):
@@ -101,7 +128,7 @@ class Operations(Attributes):
     # -- operators --
 
     def binary(self, symbol: str, left: Any, right: Any) -> Any:
-        inplace = symbol.endswith("=")
+        written, inplace = symbol, symbol.endswith("=")
         symbol = symbol.rstrip("=")
         name, native = _BINARY[symbol]
         if inplace:
@@ -118,9 +145,16 @@ class Operations(Attributes):
             result = self.call_value(method, args, {})
             if result is not NotImplemented:
                 return result
+        if self._no_operator(name, left, right):
+            return (_INPLACE[symbol] if inplace else native)(left, right)  # raises Python's own error
         if self.python_method(left, f"__{name}__") or self.python_method(right, f"__r{name}__"):
             kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
-            raise TypeError(f"unsupported operand type(s) for {symbol}: {kinds}")
+            shown = "** or pow()" if symbol == "**" and not inplace else written
+            raise TypeError(f"unsupported operand type(s) for {shown}: {kinds}")
+        if symbol == "%" and isinstance(left, str):
+            return objects.percent(self, left, right)
+        if symbol == "*":
+            left, right = self._counts(left, right)
         self._native_operands(left, right)
         return self.operator(native, left, right)
 
@@ -130,11 +164,28 @@ class Operations(Attributes):
             self.python_method(right, f"__r{name}__") if type(left) is not type(right) else None,
             [right, left],
         )
+        if symbol_is_text_formatting(name, left, right):
+            return []
         if reflected[0] is not None and issubclass(type(right), type(left)):
-            return [reflected, forward]
+            own = self.special(type(left), f"__r{name}__") if type(left).__flags__ & (1 << 9) else None
+            return [reflected, forward] if own is not reflected[0] else [forward, reflected]
         if forward[0] is None and reflected[0] is not None and self._native_handles(name, left, right):
             return []
         return [forward, reflected]
+
+    def _no_operator(self, name: str, left: Any, right: Any) -> bool:
+        """Whether neither operand's class knows the operator, so that no code at all would run."""
+        known = (int, float, complex, str, list, tuple, dict, type(None))
+        free = [self.lacks(left, f"__{name}__"), self.lacks(right, f"__r{name}__")]
+        return any(free) and all(
+            lacking or type(value) in known for lacking, value in zip(free, (left, right), strict=True)
+        ) and not (name == "mod" and isinstance(left, str))  # fmt: skip
+
+    def _counts(self, left: Any, right: Any) -> tuple[Any, Any]:
+        """Operands of a repetition: an object may stand for the number."""
+        if isinstance(left, _SEQUENCES):
+            return left, self.index(right)
+        return (self.index(left), right) if isinstance(right, _SEQUENCES) else (left, right)
 
     def _native_handles(self, name: str, left: Any, right: Any) -> bool:
         return (
@@ -161,6 +212,8 @@ class Operations(Attributes):
         method = self.python_method(value, name)
         if method is not None:
             return self.call_value(method, [value], {})
+        if self.lacks(value, name):
+            return native(value)  # raises Python's own error
         self._native_operands(value)
         return self.operator(native, value)
 
@@ -189,17 +242,32 @@ class Operations(Attributes):
             return (left is right) == (symbol == "==")
         if symbol in ("==", "!=") and not self._is_tensor_like(left) and not self._is_tensor_like(right):
             return self._equal(left, right) == (symbol == "==")
+        if self._no_order(asked, name, reflected, left, right):
+            kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
+            raise TypeError(f"'{symbol}' not supported between instances of {kinds}")
+        if type(left) is type(right) and type(left) in (list, tuple) and not (is_constant(left) and is_constant(right)):
+            return objects.order(self, symbol, left, right)
         self._native_operands(left, right)
         return self.operator(native, left, right)
 
+    def _no_order(self, asked: bool, name: str, reflected: str, left: Any, right: Any) -> bool:
+        """Whether the comparison is known to find no method."""
+        if self._is_tensor_like(left) or self._is_tensor_like(right):
+            return False
+        known = (int, float, complex, str, list, tuple, dict, type(None))
+        sides = ((left, name), (right, reflected))
+        silent = [self.python_method(value, method) or self.lacks(value, method) for value, method in sides]
+        return any(silent) and all(
+            quiet or type(value) in known for quiet, value in zip(silent, (left, right), strict=True)
+        )
+
     def _equal(self, left: Any, right: Any) -> bool:
+        if isinstance(left, _CONTAINERS) and isinstance(right, _CONTAINERS):
+            if not (self._plain(left) and self._plain(right)):
+                return objects.equal(self, left, right)
         for value in (left, right):
             if isinstance(value, _CONTAINERS):
                 self.expand(value)
-                if not self._plain(value):
-                    self.break_graph(
-                        "unknown_native", "containers of objects with their own __eq__ are compared"
-                    )
             elif not is_constant(value):
                 if self.is_identity_comparable(value):
                     continue
@@ -231,11 +299,12 @@ class Operations(Attributes):
             self.break_graph("data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}")
         if isinstance(value, _CONTAINERS):
             method = self.python_method(value, "__bool__") or self.python_method(value, "__len__")
-            return bool(self.call_value(method, [value], {})) if method else self._truth_of_container(value)
+            if method is None:
+                return self._truth_of_container(value)
         for name in ("__bool__", "__len__"):
             method = self.python_method(value, name)
             if method is not None:
-                return bool(self.call_value(method, [value], {}))
+                return bool(objects.ask(self, method, value, name))
         decided = any(self._static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
         if decided and not (
             is_constant(value) or self.is_fresh(value) or isinstance(value, (enum.Enum, type))
@@ -260,10 +329,9 @@ class Operations(Attributes):
         if isinstance(container, dict):
             if is_constant(item):
                 return self.dict_get(container, item, ABSENT) is not ABSENT
-            if self.is_identity_comparable(item) or isinstance(item, torch.Tensor):
-                self.keys(container)
-                return dict.__contains__(container, item)
-            self.break_graph("unknown_native", "`in` for a key with its own __hash__")
+            self.check_key(item, container)
+            self.keys(container)
+            return dict.__contains__(container, item)
         if isinstance(container, (list, tuple, collections.deque)):
             return self._contains_in_sequence(item, container)
         if isinstance(container, (str, bytes, range)):
@@ -273,7 +341,12 @@ class Operations(Attributes):
                 item is other or self.truth(self.compare("==", item, other))
                 for other in self.spread(container)
             )
-        self._native_operands(item)
+        if isinstance(container, (set, frozenset)):
+            self.check_key(item, container)
+        elif self.lacks(container, "__contains__", "__iter__", "__getitem__"):
+            return item in container  # raises Python's own error
+        else:
+            self._native_operands(item)
         self.expand(container)
         if isinstance(container, (set, frozenset)) or type(container).__name__ in (
             "dict_keys",
@@ -298,11 +371,12 @@ class Operations(Attributes):
         method = self.python_method(container, "__getitem__")
         if method is not None:
             return self.call_value(method, [container, key], {})
+        if isinstance(container, dict):
+            return self._dict_item(container, key)
+        key = objects.plain_key(self, key)
         if isinstance(container, torch.Tensor):
             self._native_operands(key)
             return self.operator(operator.getitem, container, key)
-        if isinstance(container, dict):
-            return self._dict_item(container, key)
         if isinstance(container, (list, tuple)) and type(key) in (int, bool):
             n = self.length(container)
             if not -n <= key < n:
@@ -314,6 +388,8 @@ class Operations(Attributes):
         parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
         if any(isinstance(part, torch.Tensor) for part in parts):
             self.break_graph("data_dependent_value", f"a tensor is the index of a {type(container).__name__}")
+        if self.lacks(container, "__getitem__"):
+            return container[key]  # raises Python's own error
         self._native_operands(key)
         self.expand(container)
         if isinstance(container, (*_CONTAINERS, str, bytes, range)) or type(container).__module__ in (
@@ -328,8 +404,6 @@ class Operations(Attributes):
         return cls[key]  # type: ignore[index]
 
     def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
-        if not is_constant(key) and self.python_method(key, "__hash__"):
-            self.break_graph("unknown_native", "a dictionary is read by a key with its own __hash__")
         value = self.dict_get(container, key, ABSENT)
         if value is not ABSENT:
             return value
@@ -356,14 +430,16 @@ class Operations(Attributes):
             self.call_value(method, [container, key, value], {})
             return
         if isinstance(container, torch.Tensor):
+            key = objects.plain_key(self, key)
             self._native_operands(key, value)
             self.operator(operator.setitem, container, key, value)
             return
-        self.check_key(key)
         if isinstance(container, dict):
+            self.check_key(key, container)
             self.before_store(container, key)
         else:
-            self._change(container)
+            key = objects.plain_key(self, key)
+            self._change(container, "__setitem__")
         container[key] = value
 
     def delitem(self, container: Any, key: Any) -> None:
@@ -371,26 +447,19 @@ class Operations(Attributes):
         if method is not None:
             self.call_value(method, [container, key], {})
             return
-        self.check_key(key)
         if isinstance(container, dict):
+            self.check_key(key, container)
             if not self.has_key(container, key):
                 raise KeyError(key)
             self.before_remove(container, key)
         else:
-            self._change(container)
+            key = objects.plain_key(self, key)
+            self._change(container, "__delitem__")
         del container[key]
 
-    def check_key(self, key: Any) -> None:
-        if (
-            not is_constant(key)
-            and not isinstance(key, (torch.Tensor, tuple))
-            and self.python_method(key, "__hash__")
-        ):
-            self.break_graph("unknown_native", "a key with its own __hash__ is stored")
-
-    def _change(self, container: Any) -> None:
+    def _change(self, container: Any, name: str) -> None:
         if not isinstance(container, _MUTABLE):
-            if is_constant(container) or isinstance(container, tuple):
+            if is_constant(container) or isinstance(container, tuple) or self.lacks(container, name):
                 return  # the operation raises Python's own error
             self.break_graph("unsupported_mutation", f"an item of a {type(container).__name__} is set")
         self.before_change(container)
@@ -406,13 +475,15 @@ class Operations(Attributes):
             return iter(self.native(torch.Tensor.unbind, value, 0))
         method = self.python_method(value, "__iter__")
         if method is not None:
-            return self.iterate_result(self.call_value(method, [value], {}))
+            return objects.ask(self, method, value, "__iter__")
         if isinstance(value, (list, tuple, dict)):
             return self._iterate_container(value)
         if is_constant(value):
             return iter(value)
         if self.python_method(value, "__getitem__"):
             return self._by_subscripts(value)
+        if self.lacks(value, "__iter__", "__getitem__"):
+            return iter(value)  # raises Python's own error
         self.expand(value)
         if isinstance(value, _CONTAINERS) or type(value).__name__ in _VIEW_NAMES:
             return iter(value)
@@ -432,10 +503,6 @@ class Operations(Attributes):
 
         return LazyIterator(self, f"iterator over a {type(value).__name__}", step)
 
-    def iterate_result(self, iterator: Any) -> Any:
-        """What a user's __iter__ returned."""
-        return iterator
-
     def _iterate_container(self, value: Any) -> Any:
         if self.is_fresh(value):
             return iter(value)
@@ -454,6 +521,8 @@ class Operations(Attributes):
                 return True, self.call_value(method, [iterator], {})
             except StopIteration as stop:
                 return False, stop.value
+        if self.lacks(iterator, "__next__"):
+            return True, next(iterator)  # raises Python's own error
         if not self.is_fresh(iterator):
             self.break_graph(
                 "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
@@ -483,8 +552,10 @@ class Operations(Attributes):
 
     def mapping(self, value: Any) -> dict[Any, Any]:
         if isinstance(value, dict) and not self.python_method(value, "keys"):
+            objects.settle_keys(self, list(dict.keys(value)))
             return {key: self.dict_get(value, key, None) for key in self.keys(value)}
         keys = self.spread(self.call_value(self.getattr(value, "keys"), [], {}))
+        objects.settle_keys(self, keys)
         return {key: self.getitem(value, key) for key in keys}
 
     def format(self, value: Any, spec: str) -> str:
@@ -492,13 +563,22 @@ class Operations(Attributes):
             self.break_graph("data_dependent_value", "a tensor is formatted")
         method = self.python_method(value, "__format__")
         if method is not None:
-            return str(self.call_value(method, [value, spec], {}))
+            return format(Answer(self.call_value(method, [value, spec], {})))
         if not spec:
             return str(self.call_value(str, [value], {}))
+        if self.lacks(value, "__format__"):
+            return format(value, spec)  # raises Python's own error
         self._native_operands(value)
         return format(value, spec)
 
 
+def symbol_is_text_formatting(name: str, left: Any, right: Any) -> bool:
+    """text % anything: only a subclass of text gets to answer instead."""
+    return name == "mod" and type(left) is str and not isinstance(right, str)
+
+
+_COMPARED_BY_FUNCTION = type(functools.cmp_to_key(lambda a, b: 0))
+_SEQUENCES = (list, tuple, str, bytes, collections.deque)
 _VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys", "odict_values", "odict_items",
                          "mappingproxy"})  # fmt: skip
 _SAFE_INSTANCES = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.Generator)

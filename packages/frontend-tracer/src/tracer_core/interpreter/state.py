@@ -32,6 +32,18 @@ class TraceState(Machine):
     effects: Effects
     recorder: Recorder
     steps: int
+    #: How often the program changed anything, fresh objects included.
+    mutations: int = 0
+    #: id -> classes that the trace made.
+    classes: dict[int, Any]
+
+    def made_class(self, cls: Any) -> bool:
+        """Whether the trace itself made a class: nothing in it is guarded."""
+        return id(cls) in self.classes
+
+    def activity(self) -> tuple[int, int]:
+        """Grows when the program changes something or runs an operator."""
+        return self.mutations, self.recorder.op_count
 
     def where(self) -> str:
         """``file:line in function`` of the innermost frame of the user's code."""
@@ -75,6 +87,7 @@ class TraceState(Machine):
 
     def before_change(self, target: Any) -> None:
         """Saves a container before native code changes it in any way; guards all that it holds."""
+        self.mutations += 1
         if self.provenance.source_of(target) is None:
             return
         known = self.effects.peek(target)
@@ -98,6 +111,7 @@ class TraceState(Machine):
 
     def before_store(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
         """Saves a dictionary before one entry is set. owner: the object whose `__dict__` it is."""
+        self.mutations += 1
         if owner is None and not is_constant(key):
             self.before_change(target)
         change = self._begin_entry(target, owner)
@@ -106,6 +120,7 @@ class TraceState(Machine):
 
     def before_remove(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
         """Saves a dictionary before one entry, which is there, is deleted."""
+        self.mutations += 1
         if owner is None and not is_constant(key):
             self.before_change(target)
         change = self._begin_entry(target, owner)
@@ -116,6 +131,7 @@ class TraceState(Machine):
 
     def before_append(self, target: Any, values: Sequence[Any]) -> None:
         """Saves a list, deque or set before values are added to it: what it held is not looked at."""
+        self.mutations += 1
         if self.provenance.source_of(target) is not None:
             change = self._begin(target)
             if not change.whole:
@@ -123,6 +139,7 @@ class TraceState(Machine):
 
     def before_attribute(self, obj: Any, where: Any) -> Change | None:
         """Saves one slot (where: its descriptor) or class attribute (where: its name) before it is set."""
+        self.mutations += 1
         if isinstance(obj, type):
             self.provenance.constant(obj)
         elif self.provenance.source_of(obj) is None:
@@ -232,8 +249,13 @@ class TraceState(Machine):
             for i, key in enumerate(found):
                 self.provenance.read(key, self.provenance.sources.make(source, "nth_key", i))
 
+    def check_key(self, key: Any, container: Any) -> None:
+        """Makes sure that looking up a key runs no user code that was not interpreted."""
+        raise NotImplementedError
+
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any) -> Any:
         """dict.get without user code; an entry or its absence is guarded."""
+        self.check_key(key, obj)
         source = self.provenance.source_of(obj)
         change = self.effects.peek(obj)
         present = dict.__contains__(obj, key)

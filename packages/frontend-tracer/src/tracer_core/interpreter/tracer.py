@@ -7,6 +7,7 @@ modes and settings are as before it, and `effects.undo()` gives back every objec
 
 from __future__ import annotations
 
+import enum
 import logging
 import sys
 import types
@@ -18,6 +19,7 @@ from tracer_core.effects import Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.calls import Calls
+from tracer_core.interpreter.class_making import ENUM_HOOKS
 from tracer_core.interpreter.frame import NULL, Frame, Unread
 from tracer_core.interpreter.tracebacks import is_raised_again
 from tracer_core.natives import tables  # fills the effect table
@@ -58,6 +60,7 @@ class Tracer(Calls):
         self.steps = self.outer_step = self.nesting = 0
         self.raised: dict[int, Raised] = {}
         self._specials = {}
+        self.classes = {}
         self._fresh_functions: set[int] = set()
         self._fresh_cells: set[int] = set()
         self._keep: list[Any] = []
@@ -214,6 +217,14 @@ class Tracer(Calls):
         self.before_remove(frame.globals, name)
         del frame.globals[name]
 
+    def store_name(self, namespace: Any, name: str, value: Any) -> None:
+        if type(namespace) is enum._EnumDict:
+            if name in ENUM_HOOKS:
+                self.break_graph("class_statement", f"an enumeration has its own {name}")
+            namespace[name] = value
+            return
+        self.setitem(namespace, name, value)
+
     def load_cell(self, cell: Any, name: str) -> Any:
         source = self.provenance.source_of(cell)
         change = self.effects.peek(cell)
@@ -230,6 +241,7 @@ class Tracer(Calls):
         return self.provenance.read(value, self.provenance.sources.make(source, "contents"))
 
     def store_cell(self, cell: Any, value: Any) -> None:
+        self.mutations += 1
         if self.provenance.source_of(cell) is not None:
             self.effects.begin(cell)
         if value is NULL:
@@ -252,7 +264,10 @@ class Tracer(Calls):
     # -- displays: what a break left half-built existed before this segment --
 
     def list_append(self, target: Any, value: Any) -> None:
+        before = self.mutations
         self.before_append(target, [value])
+        if self.is_fresh(target):
+            self.mutations = before  # a comprehension's own list
         target.append(value)
 
     def list_extend(self, target: Any, values: list[Any]) -> None:
@@ -260,6 +275,8 @@ class Tracer(Calls):
         target.extend(values)
 
     def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
+        for key in items:
+            self.check_key(key, target)
         self.before_change(target)
         target.update(items)
 

@@ -57,6 +57,10 @@ BREAKS: dict[str, BreakDoc] = {
     "unsupported_value": BreakDoc(
         "a value of this kind cannot be carried out of a trace", "make it outside the compiled function"
     ),
+    "class_statement": BreakDoc(
+        "a class is made in a way that cannot be followed, or it outlives the segment and cannot be made again",
+        "make the class outside the compiled function",
+    ),
     "tensor_subclass": BreakDoc("tensor subclasses are not captured yet", "use plain tensors"),
     "tensor_metadata_mutation": BreakDoc(
         "the metadata of an input tensor is changed in place (resize_, .data=, .grad=, requires_grad_)",

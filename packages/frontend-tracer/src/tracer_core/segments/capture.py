@@ -163,6 +163,7 @@ class _Generator:
             self._output,
             tracer.provenance.source_of,
             tracer.frames_passed,
+            tracer.classes,
         )
 
     def _output(self, value: Any) -> str:

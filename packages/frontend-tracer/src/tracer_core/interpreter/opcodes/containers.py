@@ -28,7 +28,10 @@ def build_set(m: Machine, f: Frame, arg: int) -> None:
 @opcode("BUILD_MAP")
 def build_map(m: Machine, f: Frame, arg: int) -> None:
     items = m.pop_n(f, 2 * arg)
-    f.stack.append(m.made(dict(zip(items[::2], items[1::2], strict=True))))
+    made: dict[Any, Any] = m.made({})
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        m.setitem(made, key, value)
+    f.stack.append(made)
 
 
 @opcode("BUILD_CONST_KEY_MAP")

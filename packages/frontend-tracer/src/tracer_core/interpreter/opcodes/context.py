@@ -14,7 +14,8 @@ def _bound(m: Machine, manager: Any, name: str) -> Any:
     for cls in type(manager).__mro__:
         if name in cls.__dict__:
             return m.getattr(manager, name)
-    raise TypeError(f"'{type(manager).__name__}' object does not support the context manager protocol")
+    missed = " (missed __exit__ method)" if name == "__exit__" else ""
+    raise TypeError(f"'{type(manager).__name__}' object does not support the context manager protocol{missed}")
 
 
 @opcode("BEFORE_WITH")

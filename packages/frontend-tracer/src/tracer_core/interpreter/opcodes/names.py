@@ -79,15 +79,70 @@ def load_global(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
 
 @opcode("LOAD_NAME")
 def load_name(m: Machine, f: Frame, arg: str) -> None:
-    f.stack.append(m.load_global(f, arg))
+    found, value = _in_namespace(m, f.namespace, arg)
+    f.stack.append(value if found else m.load_global(f, arg))
 
 
-@opcode("STORE_GLOBAL", "STORE_NAME")
+@opcode("LOAD_CLASSDEREF")
+def load_classderef(m: Machine, f: Frame, arg: int) -> None:
+    name = f.code.locals_names[arg]
+    found, value = _in_namespace(m, f.namespace, name)
+    f.stack.append(value if found else m.load_cell(m.load(f, arg), name))
+
+
+@opcode("LOAD_LOCALS")
+def load_locals(m: Machine, f: Frame, arg: Any) -> None:
+    f.stack.append(f.namespace)
+
+
+@opcode("LOAD_FROM_DICT_OR_DEREF")
+def load_from_dict_or_deref(m: Machine, f: Frame, arg: int) -> None:
+    name = f.code.locals_names[arg]
+    found, value = _in_namespace(m, f.stack.pop(), name)
+    f.stack.append(value if found else m.load_cell(m.load(f, arg), name))
+
+
+@opcode("LOAD_FROM_DICT_OR_GLOBALS")
+def load_from_dict_or_globals(m: Machine, f: Frame, arg: str) -> None:
+    found, value = _in_namespace(m, f.stack.pop(), arg)
+    f.stack.append(value if found else m.load_global(f, arg))
+
+
+def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
+    """(whether a class body's namespace has a name, its value)."""
+    if type(namespace) is dict:
+        return name in namespace, namespace.get(name)
+    try:
+        return True, m.getitem(namespace, name)
+    except KeyError:
+        return False, None
+
+
+@opcode("STORE_NAME")
+def store_name(m: Machine, f: Frame, arg: str) -> None:
+    m.store_name(f.namespace, arg, m.pop(f))
+
+
+@opcode("DELETE_NAME")
+def delete_name(m: Machine, f: Frame, arg: str) -> None:
+    try:
+        m.delitem(f.namespace, arg)
+    except KeyError:
+        raise NameError(f"name '{arg}' is not defined") from None
+
+
+@opcode("SETUP_ANNOTATIONS")
+def setup_annotations(m: Machine, f: Frame, arg: Any) -> None:
+    if not _in_namespace(m, f.namespace, "__annotations__")[0]:
+        m.store_name(f.namespace, "__annotations__", {})
+
+
+@opcode("STORE_GLOBAL")
 def store_global(m: Machine, f: Frame, arg: str) -> None:
     m.store_global(f, arg, m.pop(f))
 
 
-@opcode("DELETE_GLOBAL", "DELETE_NAME")
+@opcode("DELETE_GLOBAL")
 def delete_global(m: Machine, f: Frame, arg: str) -> None:
     m.delete_global(f, arg)
 

@@ -12,17 +12,20 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.interpreter import objects
+from tracer_core.interpreter.answers import SortKey
 from tracer_core.interpreter.attributes import ABSENT
+from tracer_core.interpreter.class_making import new_class
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
 from tracer_core.provenance import is_constant
 
-declare(PURE, [abs, divmod, pow, round, bin, hex, oct, chr, ord, ascii, slice])
+declare(PURE, [ord, slice])
 declare(SHALLOW, [callable, issubclass, object.__new__])
 breaks("unknown_native", "the address of an object differs between calls", [id])
 breaks("side_effect_native", "it prints or reads", [print, input, builtins.open, builtins.breakpoint])
-breaks("native_python", "code is compiled at run time", [eval, exec, compile, builtins.__build_class__])
-breaks("native_python", "the caller's variables are read", [globals, locals, dir])
+breaks("native_python", "code is compiled at run time", [eval, exec, compile])
+breaks("native_python", "the caller's variables are read", [globals, locals])
 
 
 @special(isinstance)
@@ -59,7 +62,7 @@ _PLAIN = torch.empty(0)
 @special(type)
 def type_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1:
-        tracer.break_graph("native_python", "a class is made by type(name, bases, dict)")
+        return new_class(tracer, [type, *args], kwargs)
     if torch_private.is_fake(args[0]):
         return torch.Tensor
     if isinstance(args[0], HOST_ITERATORS):
@@ -72,7 +75,9 @@ def length(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (obj,) = args
     method = tracer.python_method(obj, "__len__")
     if method is not None:
-        return tracer.call_value(method, [obj], {})
+        return objects.ask(tracer, method, obj, "__len__")
+    if tracer.lacks(obj, "__len__"):
+        return len(obj)  # raises Python's own error
     if isinstance(obj, torch.Tensor):
         if obj.dim() == 0:
             raise TypeError("len() of a 0-d tensor")
@@ -162,16 +167,24 @@ def object_equal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(hash, object.__hash__)
 def hash_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
-    if not is_constant(args[0]):
-        tracer.break_graph("unknown_native", "the hash of an object is a number that differs between runs")
-    return hash(args[0])
+    return objects.hash_of(tracer, args[0])
 
 
 @special(iter)
 def iter_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1:
-        tracer.break_graph("unknown_native", "iter() with a sentinel")
+        return _until(tracer, *args)
     return tracer.iterate(args[0])
+
+
+def _until(tracer: Any, function: Any, sentinel: Any) -> LazyIterator:
+    def step() -> Any:
+        value = tracer.call_value(function, [], {})
+        if tracer.truth(tracer.compare("==", value, sentinel)):
+            raise StopIteration
+        return value
+
+    return LazyIterator(tracer, "iter() with a sentinel", step)
 
 
 @special(next)
@@ -190,8 +203,9 @@ def sorted_list(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> list[An
     key = kwargs.get("key")
     keys = items if key is None else [tracer.call_value(key, [item], {}) for item in items]
     if not all(map(is_constant, keys)):
-        tracer.break_graph("unknown_native", "sorted() compares objects that are not plain values")
-    order = sorted(range(len(items)), key=keys.__getitem__, reverse=bool(kwargs.get("reverse", False)))
+        keys = [SortKey(tracer, key) for key in keys]
+    reverse = tracer.truth(kwargs.get("reverse", False))
+    order = sorted(range(len(items)), key=keys.__getitem__, reverse=reverse)
     return [items[i] for i in order]
 
 
@@ -296,6 +310,7 @@ def reversed_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def range_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if any(isinstance(a, torch.Tensor) for a in args):
         tracer.break_graph("data_dependent_value", "range() of a tensor")
+    args = [tracer.index(a) for a in args]
     return range(*(int(a) if isinstance(a, torch.SymInt) else a for a in args))
 
 
@@ -315,9 +330,7 @@ def _collect(kind: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         items = tracer.spread(args[0]) if args else []
         if kind in (set, frozenset):
-            for item in items:
-                if tracer.python_method(item, "__hash__"):
-                    tracer.break_graph("unknown_native", "a set of objects with their own __hash__ is made")
+            objects.settle_keys(tracer, items)
         return kind(items)
 
     return handler
@@ -343,6 +356,7 @@ def _mapping_init(kind: Any) -> Any:
             else:
                 for pair in tracer.spread(source):
                     key, value = tracer.spread(pair)
+                    tracer.check_key(key, result)
                     result[key] = value
         result.update(kwargs)
         return result
@@ -372,16 +386,25 @@ def _number(kind: Any) -> Any:
             return value
         if kind is float and isinstance(value, torch.SymFloat):
             return value
-        for name in (f"__{kind.__name__}__", "__index__"):
+        for name in _NUMBER_METHODS[kind]:
             method = tracer.python_method(value, name)
             if method is not None:
-                return kind(tracer.call_value(method, [value], {}))
+                return kind(objects.ask(tracer, method, value, name))
+        if len(args) == 1 and tracer.lacks(value, *_NUMBER_METHODS[kind]) and not isinstance(value, _READABLE):
+            return kind(*args, **kwargs)  # raises Python's own error
         tracer.native_reads(*args)
         return kind(*args, **kwargs)
 
     return handler
 
 
+_READABLE = (str, bytes, int, float, complex)
+_NUMBER_METHODS: dict[type, tuple[str, ...]] = {
+    int: ("__int__", "__index__", "__trunc__"),
+    float: ("__float__", "__index__"),
+    complex: ("__complex__", "__float__", "__index__"),
+    bytes: ("__bytes__", "__index__", "__iter__"),
+}
 for _number_type in (int, float, complex, bytes):
     special(_number_type)(_number(_number_type))
 
@@ -391,27 +414,20 @@ def bool_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return bool(tracer.truth(args[0])) if args else False
 
 
-def _text(kind: Any, dunder: str) -> Any:
+def _text(kind: Any, answer: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if not args:
             return ""
-        value = args[0]
-        if isinstance(value, torch.Tensor):
-            tracer.break_graph("data_dependent_value", "a tensor is turned into text")
-        for name in (dunder, "__repr__"):
-            method = tracer.python_method(value, name)
-            if method is not None:
-                return tracer.call_value(method, [value], {})
-        if isinstance(value, BaseException):
-            return kind(value)
+        if len(args) == 1 and not kwargs:
+            return answer(tracer, args[0])
         tracer.native_reads(*args)
         return kind(*args, **kwargs)
 
     return handler
 
 
-special(str)(_text(str, "__str__"))
-special(repr)(_text(repr, "__repr__"))
+special(str)(_text(str, objects.str_of))
+special(repr)(_text(repr, objects.repr_of))
 
 
 @special(format)
@@ -433,7 +449,7 @@ def partial_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return functools.partial(args[0], *args[1:], **kwargs)
 
 
-breaks("unknown_native", "a descriptor is made", [property, staticmethod, classmethod])
+declare(SHALLOW, [property, staticmethod, classmethod, property.setter, property.getter, property.deleter])
 
 
 _OPERATORS = {
@@ -466,4 +482,4 @@ special(operator.delitem)(lambda tracer, args, kwargs: tracer.delitem(*args))
 special(operator.contains)(lambda tracer, args, kwargs: tracer.contains(args[1], args[0]))
 special(operator.is_)(lambda tracer, args, kwargs: args[0] is args[1])
 special(operator.is_not)(lambda tracer, args, kwargs: args[0] is not args[1])
-special(operator.index)(lambda tracer, args, kwargs: tracer.call_value(int, args, {}))
+special(operator.index)(lambda tracer, args, kwargs: operator.index(tracer.index(args[0])))

@@ -6,26 +6,26 @@ import collections
 import types
 from typing import Any
 
+from tracer_core.interpreter import objects
 from tracer_core.interpreter.attributes import ABSENT
 from tracer_core.natives.effects import MUTATES, PURE, declare, special
 
 _READERS: dict[type, str] = {
-    list: "copy count index __len__ __contains__ __iter__ __getitem__ __eq__ __ne__ __add__ __mul__ __reversed__"
-          " __lt__ __le__ __gt__ __ge__ __rmul__",
-    tuple: "count index __len__ __contains__ __iter__ __getitem__ __eq__ __ne__ __add__ __mul__ __hash__ __lt__",
-    dict: "copy keys values items __len__ __iter__ __eq__ __ne__ __or__ __reversed__",
+    list: "copy __len__ __iter__ __getitem__ __add__ __mul__ __reversed__ __rmul__",
+    tuple: "__len__ __iter__ __getitem__ __add__ __mul__",
+    dict: "copy keys values items __len__ __iter__ __or__ __reversed__",
     set: "copy difference intersection isdisjoint issubset issuperset symmetric_difference union __len__"
          " __contains__ __iter__ __eq__ __sub__ __and__ __or__ __xor__",
     frozenset: "copy difference intersection isdisjoint issubset issuperset symmetric_difference union __len__"
                " __contains__ __iter__ __eq__ __sub__ __and__ __or__",
-    collections.deque: "copy count index __len__ __iter__ __getitem__ __contains__",
-    collections.OrderedDict: "copy keys values items __eq__ __iter__ __reversed__",
+    collections.deque: "copy __len__ __iter__ __getitem__",
+    collections.OrderedDict: "copy keys values items __iter__ __reversed__",
 }  # fmt: skip
 _WRITERS: dict[type, str] = {
-    list: "insert pop remove clear reverse __setitem__ __delitem__",
+    list: "insert pop clear reverse __setitem__ __delitem__",
     dict: "popitem clear",
     set: "discard remove pop clear",
-    collections.deque: "appendleft pop popleft clear rotate reverse remove insert __setitem__ __delitem__",
+    collections.deque: "appendleft pop popleft clear rotate reverse insert __setitem__ __delitem__",
     collections.OrderedDict: "move_to_end popitem clear",
 }
 #: Types whose every method reads only immutable values.
@@ -48,7 +48,7 @@ for _cls in _IMMUTABLE:
             for name, raw in _cls.__dict__.items()
             if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType))
             and name not in ("join", "format", "__format__", "__getattribute__", "__init__", "format_map", "__str__",
-                             "__repr__", "__eq__", "__ne__")
+                             "__repr__", "__eq__", "__ne__", "__mod__", "__rmod__")
         ],
     )  # fmt: skip
 declare(PURE, [str.__dict__["maketrans"], dict.__dict__["fromkeys"], int.__eq__, str.__eq__, float.__eq__])
@@ -69,7 +69,7 @@ def _append(add: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         target, value = args
         if isinstance(target, set):
-            tracer.check_key(value)
+            tracer.check_key(value, args[0])
         tracer.before_append(target, [value])
         return add(target, value)
 
@@ -83,7 +83,7 @@ for _add in (list.append, collections.deque.append, set.add):
 @special(dict.__setitem__, collections.OrderedDict.__setitem__)
 def store(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, key, value = args
-    tracer.check_key(key)
+    tracer.check_key(key, target)
     tracer.before_store(target, key)
     _kind(target).__setitem__(target, key, value)
 
@@ -100,7 +100,7 @@ def delete(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 @special(dict.pop, collections.OrderedDict.pop)
 def pop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key, *rest = args
-    tracer.check_key(key)
+    tracer.check_key(key, target)
     value = tracer.dict_get(target, key, ABSENT)
     if value is ABSENT:
         if rest or "default" in kwargs:
@@ -147,7 +147,7 @@ def setdefault(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if value is not ABSENT:
         return value
     value = args[2] if len(args) > 2 else None
-    tracer.check_key(key)
+    tracer.check_key(key, target)
     tracer.before_store(target, key)
     _kind(target).__setitem__(target, key, value)
     return value
@@ -167,7 +167,7 @@ def update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
             tracer.setitem(target, key, value)
         return
     for key, value in items.items():
-        tracer.check_key(key)
+        tracer.check_key(key, target)
         tracer.before_store(target, key)
         dict.__setitem__(target, key, value)
 
@@ -176,8 +176,7 @@ def update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def set_update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, *rest = args
     items = [item for iterable in rest for item in tracer.spread(iterable)]
-    for item in items:
-        tracer.check_key(item)
+    objects.settle_keys(tracer, [*target, *items])
     tracer.before_append(target, items)
     set.update(target, items)
 
@@ -189,6 +188,4 @@ def join(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(str.format)
 def str_format(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    for value in (*args[1:], *kwargs.values()):
-        tracer.native_reads(value)
-    return str.format(*args, **kwargs)
+    return objects.format_text(tracer, args[0], args[1:], kwargs)

@@ -22,7 +22,7 @@ from tracer_core.natives.effects import MUTATES, PURE, SHALLOW, breaks, declare,
 
 _MATH = [f for f in vars(math).values() if isinstance(f, types.BuiltinFunctionType)]
 _SYMBOLIC_MATH = {math.sqrt: torch.sym_sqrt, math.ceil: None, math.floor: None, math.trunc: None}
-declare(PURE, [f for f in _MATH if f not in (math.prod, math.fsum)])
+declare(PURE, [f for f in _MATH if f not in (math.prod, math.fsum, math.floor, math.ceil, math.trunc)])
 declare(PURE, [sys.getrecursionlimit, sys.intern])
 declare(MUTATES, [collections._count_elements])  # type: ignore[attr-defined]
 declare(SHALLOW, [types.MethodType, types.SimpleNamespace, types.MappingProxyType, types.FunctionType])

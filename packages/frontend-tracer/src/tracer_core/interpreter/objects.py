@@ -1,0 +1,283 @@
+"""What C code asks of the program's objects, asked by the interpreter instead.
+
+In: objects whose classes may be written in Python, as operands of something that C code does: comparing
+containers, hashing keys, numbers from objects, text from objects. Out: the answer, computed by interpreting
+the special methods; or a graph break. What always holds: no special method written in Python runs natively,
+apart from ``__hash__`` and ``__eq__`` of keys, which were interpreted just before and did nothing but read.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+from typing import Any
+
+import torch
+
+from tracer_core.interpreter.answers import Answer, Hashed, text_part
+from tracer_core.provenance import is_constant
+
+_SEQUENCES = (list, tuple, collections.deque)
+_SETS = (set, frozenset)
+#: Names of special methods whose result C code would check or convert -> how to have it checked.
+_CHECKS: dict[str, Any] = {
+    "__bool__": bool, "__len__": len, "__index__": lambda a: range(a).stop, "__hash__": hash, "__str__": str,
+    "__repr__": repr, "__iter__": iter, "__int__": int, "__float__": float, "__complex__": complex,
+    "__bytes__": bytes, "__dir__": dir,
+}  # fmt: skip
+
+
+def ask(tracer: Any, method: Any, obj: Any, name: str) -> Any:
+    """Calls a special method without further arguments and checks its result as CPython does."""
+    result = tracer.call_value(method, [obj], {})
+    if isinstance(result, (torch.SymInt, torch.SymBool, torch.SymFloat)):
+        return result
+    if isinstance(result, torch.Tensor):
+        tracer.break_graph("data_dependent_value", f"{name} of a {type(obj).__name__} gives a tensor")
+    if name == "__iter__":
+        if not hasattr(type(result), "__next__"):
+            iter(Answer(result))  # raises Python's own error
+        return result
+    return _CHECKS[name](Answer(result))
+
+
+# -- equality and order -------------------------------------------------------------------------------------
+
+
+def equal(tracer: Any, left: Any, right: Any) -> bool:
+    """left == right for containers that may hold the program's objects."""
+    for kinds in (*((kind,) for kind in _SEQUENCES), (dict,), _SETS):
+        if isinstance(left, kinds) and isinstance(right, kinds):
+            if kinds == _SETS:
+                settle_keys(tracer, [*left, *right])
+                return bool(_base(left).__eq__(left, right))
+            return _equal_dicts(tracer, left, right) if kinds == (dict,) else _equal_items(tracer, left, right)
+    return False
+
+
+def _base(value: Any) -> type:
+    return next(kind for kind in (*_SEQUENCES, dict, *_SETS) if isinstance(value, kind))
+
+
+def _items(tracer: Any, container: Any) -> list[Any]:
+    return [tracer.list_item(container, i) for i in range(tracer.length(container))]
+
+
+def _equal_items(tracer: Any, left: Any, right: Any) -> bool:
+    mine, others = _items(tracer, left), _items(tracer, right)
+    return len(mine) == len(others) and all(same_value(tracer, a, b) for a, b in zip(mine, others, strict=True))
+
+
+def same_value(tracer: Any, left: Any, right: Any) -> bool:
+    """How containers compare their elements: identity first, then ==."""
+    if tracer.same(left, right):
+        return True
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        tracer.break_graph("data_dependent_branch", "tensors are compared inside containers")
+    return bool(tracer.truth(tracer.compare("==", left, right)))
+
+
+def _equal_dicts(tracer: Any, left: Any, right: Any) -> bool:
+    if isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict):
+        if not _equal_items(tracer, list(tracer.keys(left)), list(tracer.keys(right))):
+            return False
+    mine, others = tracer.keys(left), tracer.keys(right)
+    if len(mine) != len(others):
+        return False
+    missing = object()
+    for key in mine:
+        settle_key(tracer, key, right)
+        other = tracer.dict_get(right, key, missing)
+        if other is missing or not same_value(tracer, tracer.dict_get(left, key, None), other):
+            return False
+    return True
+
+
+def order(tracer: Any, symbol: str, left: Any, right: Any) -> Any:
+    """left < right and the like for two lists or two tuples: the first elements that differ decide."""
+    mine, others = _items(tracer, left), _items(tracer, right)
+    for a, b in zip(mine, others, strict=False):
+        if not same_value(tracer, a, b):
+            return tracer.compare(symbol, a, b)
+    return tracer.compare(symbol, len(mine), len(others))
+
+
+# -- hashing ------------------------------------------------------------------------------------------------
+
+
+def hash_of(tracer: Any, value: Any) -> int:
+    """hash(value)"""
+    method = tracer.python_method(value, "__hash__")
+    if method is not None:
+        return int(ask(tracer, method, value, "__hash__"))
+    if is_constant(value):
+        return hash(value)
+    if type(value) in (tuple, frozenset):
+        return hash(type(value)(Hashed(hash_of(tracer, item)) for item in value))
+    if type(value).__hash__ is None:
+        return hash(value)  # raises Python's own error
+    if isinstance(value, enum.Enum):
+        return hash_of(tracer, value._name_)
+    tracer.break_graph("unknown_native", "the hash of an object is a number that differs between runs")
+    raise AssertionError
+
+
+def has_own_hash(tracer: Any, value: Any) -> bool:
+    """Whether using `value` as a key runs user code."""
+    if is_constant(value) or isinstance(value, torch.Tensor):
+        return False
+    if type(value) in (tuple, frozenset):
+        return any(has_own_hash(tracer, item) for item in value)
+    return bool(tracer.python_method(value, "__hash__") or tracer.python_method(value, "__eq__"))
+
+
+def settle_key(tracer: Any, key: Any, container: Any) -> None:
+    """Interprets what a lookup of `key` in a dictionary or set asks of user code. Afterwards C code may ask the
+    same again: the answers are guarded, and giving them changed nothing."""
+    known = [other for other in _keys(container) if other is not key]
+    own = has_own_hash(tracer, key)
+    if not own and not any(has_own_hash(tracer, other) for other in known):
+        return
+    if type(key).__hash__ is None:
+        hash(key)  # raises Python's own error
+    if not tracer.is_fresh(container):
+        tracer.keys(container) if isinstance(container, dict) else tracer.expand(container)
+    before = tracer.activity()
+    number = _key_hash(tracer, key)
+    for other in known:
+        if (own or has_own_hash(tracer, other)) and _key_hash(tracer, other) == number:
+            tracer.truth(tracer.compare("==", other, key))
+    if tracer.activity() != before:
+        tracer.break_graph("unknown_native", f"__hash__ or __eq__ of a {type(key).__name__} does more than read")
+
+
+def settle_keys(tracer: Any, keys: list[Any]) -> None:
+    """`settle_key` for elements that are put together in one set or dictionary."""
+    if any(has_own_hash(tracer, key) for key in keys):
+        for i, key in enumerate(keys):
+            settle_key(tracer, key, keys[:i])
+
+
+def _keys(container: Any) -> list[Any]:
+    return list(dict.keys(container)) if isinstance(container, dict) else list(container)
+
+
+def _key_hash(tracer: Any, key: Any) -> int:
+    if has_own_hash(tracer, key):
+        return hash_of(tracer, key)
+    return hash(key)
+
+
+# -- numbers ------------------------------------------------------------------------------------------------
+
+
+def index(tracer: Any, value: Any) -> Any:
+    """operator.index(value), where the object has a method written in Python."""
+    method = tracer.python_method(value, "__index__")
+    return value if method is None else ask(tracer, method, value, "__index__")
+
+
+def plain_key(tracer: Any, key: Any) -> Any:
+    """A subscript for a container of C: objects that stand for integers become integers."""
+    if type(key) is slice:
+        parts = [plain_key(tracer, part) for part in (key.start, key.stop, key.step)]
+        same = all(a is b for a, b in zip(parts, (key.start, key.stop, key.step), strict=True))
+        return key if same else slice(*parts)
+    if type(key) is tuple:
+        parts = [plain_key(tracer, part) for part in key]
+        return key if all(a is b for a, b in zip(parts, key, strict=True)) else tuple(parts)
+    return index(tracer, key)
+
+
+def number(tracer: Any, value: Any) -> Any:
+    """What a function of math makes of its argument: __float__, then __index__."""
+    for name in ("__float__", "__index__"):
+        method = tracer.python_method(value, name)
+        if method is not None:
+            return ask(tracer, method, value, name)
+    return value
+
+
+# -- text ---------------------------------------------------------------------------------------------------
+
+_BRACKETS: dict[type, tuple[str, str, str]] = {
+    list: ("[", "]", "[]"), tuple: ("(", ")", "()"), set: ("{", "}", "set()"),
+    frozenset: ("frozenset({", "})", "frozenset()"),
+}  # fmt: skip
+
+
+def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
+    """repr(value), the objects in containers included."""
+    if isinstance(value, torch.Tensor):
+        tracer.break_graph("data_dependent_value", "a tensor is turned into text")
+    method = tracer.python_method(value, "__repr__")
+    if method is not None:
+        return str(ask(tracer, method, value, "__repr__"))
+    if is_constant(value):
+        return repr(value)
+    if type(value) in _BRACKETS or type(value) is dict:
+        if id(value) in inside:
+            return "{...}" if type(value) is dict else "[...]"
+        return _repr_container(tracer, value, (*inside, id(value)))
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}{_repr_arguments(tracer, value.args)}"
+    tracer.native_reads(value)
+    return repr(value)
+
+
+def _repr_arguments(tracer: Any, args: tuple[Any, ...]) -> str:
+    return f"({repr_of(tracer, args[0])})" if len(args) == 1 else repr_of(tracer, args)
+
+
+def _repr_container(tracer: Any, value: Any, inside: tuple[int, ...]) -> str:
+    if type(value) is dict:
+        pairs = tracer.mapping(value).items()
+        texts = [f"{repr_of(tracer, k, inside)}: {repr_of(tracer, v, inside)}" for k, v in pairs]
+        return "{" + ", ".join(texts) + "}"
+    left, right, empty = _BRACKETS[type(value)]
+    texts = [repr_of(tracer, item, inside) for item in tracer.spread(value)]
+    if type(value) is tuple and len(texts) == 1:
+        return f"({texts[0]},)"
+    return f"{left}{', '.join(texts)}{right}" if texts else empty
+
+
+def str_of(tracer: Any, value: Any) -> str:
+    """str(value)"""
+    if isinstance(value, torch.Tensor):
+        tracer.break_graph("data_dependent_value", "a tensor is turned into text")
+    method = tracer.python_method(value, "__str__")
+    if method is not None:
+        return str(ask(tracer, method, value, "__str__"))
+    if is_constant(value):
+        return str(value)
+    if isinstance(value, BaseException) and type(value).__str__ in (BaseException.__str__, KeyError.__str__):
+        if not value.args:
+            return ""
+        keyed = type(value).__str__ is KeyError.__str__ and len(value.args) == 1
+        one = len(value.args) == 1 and not keyed
+        return str_of(tracer, value.args[0]) if one else repr_of(tracer, value.args[0] if keyed else value.args)
+    if isinstance(value, BaseException):
+        return str(value)
+    if type(value).__str__ is object.__str__:
+        return repr_of(tracer, value)
+    tracer.native_reads(value)
+    return str(value)
+
+
+def percent(tracer: Any, template: str, values: Any) -> str:
+    """template % values"""
+    if isinstance(values, dict):
+        parts: Any = {key: text_part(tracer, value) for key, value in tracer.mapping(values).items()}
+    elif isinstance(values, tuple):
+        parts = tuple(text_part(tracer, value) for value in tracer.spread(values))
+    else:
+        parts = text_part(tracer, values)
+        if parts is not values and not hasattr(type(values), "__getitem__"):
+            parts = (parts,)
+    return template % parts
+
+
+def format_text(tracer: Any, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+    """template.format(*args, **kwargs)"""
+    parts = [text_part(tracer, value) for value in args]
+    return template.format(*parts, **{name: text_part(tracer, value) for name, value in kwargs.items()})

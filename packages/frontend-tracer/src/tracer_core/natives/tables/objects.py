@@ -1,0 +1,199 @@
+"""Built-in functions and methods that ask special methods of the program's objects."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+from typing import Any
+
+import torch
+
+from tracer_core.interpreter import objects
+from tracer_core.natives.effects import special
+from tracer_core.provenance import is_constant
+
+_NUMBERS = (int, float, complex, bool)
+
+
+def _asks(name: str, function: Any) -> Any:
+    """A function of one object (and plain arguments) that one special method answers."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        method = tracer.python_method(args[0], name) if args else None
+        if method is not None:
+            return tracer.call_value(method, [*args, *kwargs.values()], {})
+        return _numeric(function)(tracer, args, kwargs)
+
+    return handler
+
+
+def _numeric(function: Any) -> Any:
+    """A function of numbers: objects that stand for integers become integers."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if any(isinstance(a, torch.Tensor) for a in args):
+            return tracer.native(function, *args, **kwargs)
+        plain = [tracer.index(a) for a in args]
+        tracer.native_reads(*plain, *kwargs.values())
+        if not all(is_constant(a) or isinstance(a, (torch.SymInt, torch.SymFloat)) for a in plain):
+            for value in plain:
+                if not isinstance(value, _NUMBERS) and type(value).__module__ not in ("builtins", "fractions", "decimal"):
+                    if not tracer.lacks(value, "__index__", "__float__"):
+                        tracer.break_graph("unknown_native", f"{function.__name__} of a {type(value).__name__}")
+        return function(*plain, **kwargs)
+
+    return handler
+
+
+special(abs)(_asks("__abs__", abs))
+special(round)(_asks("__round__", round))
+for _function in (bin, hex, oct, chr):
+    special(_function)(_numeric(_function))
+
+
+@special(divmod)
+def divmod_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return _binary(tracer, "divmod", divmod, "divmod()", args)
+
+
+@special(pow)
+def pow_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 3:
+        method = tracer.python_method(args[0], "__pow__")
+        if method is not None:
+            return tracer.call_value(method, args, {})
+        return _numeric(pow)(tracer, args, kwargs)
+    if len(args) == 2 and not kwargs:
+        return tracer.binary("**", *args)
+    return _numeric(pow)(tracer, args, kwargs)
+
+
+def _binary(tracer: Any, name: str, function: Any, shown: str, args: list[Any]) -> Any:
+    left, right = args
+    order = [(left, f"__{name}__", right), (right, f"__r{name}__", left)]
+    if type(left) is type(right):
+        order.pop()
+    elif issubclass(type(right), type(left)):
+        order.reverse()
+    asked = False
+    for receiver, method_name, other in order:
+        method = tracer.python_method(receiver, method_name)
+        if method is not None:
+            asked = True
+            result = tracer.call_value(method, [receiver, other], {})
+            if result is not NotImplemented:
+                return result
+    if asked:
+        kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
+        raise TypeError(f"unsupported operand type(s) for {shown}: {kinds}")
+    return _numeric(function)(tracer, args, {})
+
+
+@special(ascii)
+def ascii_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+    return objects.repr_of(tracer, args[0]).encode("ascii", "backslashreplace").decode("ascii")
+
+
+@special(dir)
+def dir_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    method = tracer.python_method(args[0], "__dir__") if args else None
+    if method is None:
+        tracer.break_graph("native_python", "dir() lists names that are not guarded")
+    return tracer.call_value(sorted, [tracer.call_value(method, [args[0]], {})], {})
+
+
+# -- methods of sequences that compare -------------------------------------------------------------------------
+
+
+def _equal_items(tracer: Any, container: Any, wanted: Any) -> Any:
+    """(position, item) of each item that equals `wanted`, found one at a time."""
+    position = 0
+    while position < tracer.length(container):
+        item = tracer.list_item(container, position)
+        if objects.same_value(tracer, item, wanted):
+            yield position, item
+        position += 1
+
+
+@special(list.count, tuple.count, collections.deque.count)
+def count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+    return sum(1 for _ in _equal_items(tracer, *args))
+
+
+@special(list.index, tuple.index, collections.deque.index)
+def index(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+    container, wanted, *limits = args
+    start, stop, _ = slice(*limits, *(() if len(limits) == 2 else (None,))).indices(len(container)) if limits else (
+        0, None, 1)  # fmt: skip
+    if len(limits) == 1:
+        start, stop = (limits[0] if limits[0] >= 0 else max(0, len(container) + limits[0])), None
+    for position, _item in _equal_items(tracer, container, wanted):
+        if position >= start and (stop is None or position < stop):
+            return int(position)
+    if isinstance(container, tuple):
+        raise ValueError("tuple.index(x): x not in tuple")
+    raise ValueError(f"{objects.repr_of(tracer, wanted)} is not in {type(container).__name__}")
+
+
+@special(list.remove, collections.deque.remove)
+def remove(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    container, wanted = args
+    for position, _item in _equal_items(tracer, container, wanted):
+        tracer.before_change(container)
+        del container[position]
+        return
+    kind = "list.remove(x): x not in list" if isinstance(container, list) else "deque.remove(x): x not in deque"
+    raise ValueError(kind)
+
+
+@special(list.__contains__, tuple.__contains__, collections.deque.__contains__)
+def contains(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    return any(True for _ in _equal_items(tracer, *args))
+
+
+def _compares(symbol: str, *kinds: type) -> Any:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        left, right = args
+        if not any(isinstance(left, kind) and isinstance(right, kind) for kind in kinds):
+            return NotImplemented
+        if symbol in ("==", "!="):
+            return objects.equal(tracer, left, right) == (symbol == "==")
+        return objects.order(tracer, symbol, left, right)
+
+    return handler
+
+
+special(list.__eq__, tuple.__eq__, dict.__eq__, collections.OrderedDict.__eq__)(_compares("==", list, tuple, dict))
+special(list.__ne__, tuple.__ne__, dict.__ne__)(_compares("!=", list, tuple, dict))
+special(list.__lt__, tuple.__lt__)(_compares("<", list, tuple))
+special(list.__le__, tuple.__le__)(_compares("<=", list, tuple))
+special(list.__gt__, tuple.__gt__)(_compares(">", list, tuple))
+special(list.__ge__, tuple.__ge__)(_compares(">=", list, tuple))
+
+
+@special(tuple.__hash__, frozenset.__hash__)
+def container_hash(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+    return objects.hash_of(tracer, args[0])
+
+
+@special(list.__repr__, tuple.__repr__, dict.__repr__, set.__repr__, object.__str__)
+def container_repr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+    return objects.repr_of(tracer, args[0])
+
+
+@special(str.__mod__)
+def percent(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+    return objects.percent(tracer, *args)
+
+
+@special(functools.cmp_to_key)
+def cmp_to_key(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function = args[0] if args else kwargs["mycmp"]
+    return functools.cmp_to_key(lambda a, b: tracer.call_value(function, [a, b], {}))
+
+
+# -- math --------------------------------------------------------------------------------------------------------
+
+for _name, _method in (("floor", "__floor__"), ("ceil", "__ceil__"), ("trunc", "__trunc__")):
+    special(getattr(math, _name))(_asks(_method, getattr(math, _name)))
