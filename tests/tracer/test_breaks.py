@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import warnings
 
 import numpy as np
@@ -57,6 +58,16 @@ def backward(x):
 
 def hidden(x, box=[]):
     return x
+
+
+def enum_with_init(x):
+    class Level(enum.Enum):
+        LOW = 1
+
+        def __init__(self, number):
+            self.number = number * 2
+
+    return x * Level.LOW.number
 
 
 def opcode(x):
@@ -124,6 +135,7 @@ kind("disabled", lambda x: disabled(x + 1) * 2)
 kind("requested", requested)
 kind("live_iterator", live)
 kind("unsupported_opcode", opcode)
+kind("class_statement", enum_with_init)
 kind("unsupported_mutation", reclassed)
 kind("unsupported_value", generator_kept)
 kind(

@@ -792,14 +792,14 @@ def test_abstract_and_protocol():
     same(f, (X,), (Y,))
 
 
-def test_class_made_inside_breaks():
+def test_class_made_inside():
     def f(x):
         class A:
             k = 3
 
         return x * A.k
 
-    same(f, (X,), (Y,), kinds=("native_python",))
+    same(f, (X,), (Y,), graphs=1)
 
 
 def test_metaclass_call():

@@ -51,7 +51,7 @@ def test_wrong_arguments_raise_as_eager():
     def inner(a, b):
         return a
 
-    same(lambda x: inner(x), (X,), (X,), breaks=1)
+    same(lambda x: inner(x), (X,), (X,), breaks=0)
 
 
 def test_closure_read():

@@ -284,7 +284,11 @@ def containers_of_objects_compare(x):
 
 @program
 def nested_containers_of_objects_compare(x):
-    return x + 1, [(EqOnly(1), [EqOnly(2)])] == [(EqOnly(1), [EqOnly(2)])], {1: [EqOnly(1)]} != {1: [EqOnly(2)]}
+    return (
+        x + 1,
+        [(EqOnly(1), [EqOnly(2)])] == [(EqOnly(1), [EqOnly(2)])],
+        {1: [EqOnly(1)]} != {1: [EqOnly(2)]},
+    )
 
 
 @program
@@ -343,7 +347,12 @@ def star_and_unpack_ask_iter(x):
 
 @program
 def zip_enumerate_map_over_objects(x):
-    return x + 1, list(zip(Bag(1, 2), Bag(3, 4), strict=True)), list(enumerate(Bag("a"))), list(map(str, Bag(1)))
+    return (
+        x + 1,
+        list(zip(Bag(1, 2), Bag(3, 4), strict=True)),
+        list(enumerate(Bag("a"))),
+        list(map(str, Bag(1))),
+    )
 
 
 @program
@@ -539,7 +548,7 @@ def attribute_error_names_the_attribute(x):
         pass
 
     try:
-        A().gone  # noqa: B018
+        A().gone
     except AttributeError as error:
         return x + 1, str(error), error.name, type(error.obj).__name__
 
@@ -943,7 +952,17 @@ def instancecheck_and_subclasscheck(x):
 
 @program
 def metaclass_protocols(x):
-    return (x * len(Duck), list(Duck), 3 in Duck, Duck["k"], Duck.gone, bool(Duck), Duck + 1, repr(Duck), str(Duck))
+    return (
+        x * len(Duck),
+        list(Duck),
+        3 in Duck,
+        Duck["k"],
+        Duck.gone,
+        bool(Duck),
+        Duck + 1,
+        repr(Duck),
+        str(Duck),
+    )
 
 
 @program
@@ -1102,8 +1121,6 @@ def named_tuple_with_methods_and_defaults(x):
 
     p = P(1)
     return x * p.total(), tuple(p._replace(a=2)), P._fields, p._asdict(), p == (1, 4)
-
-
 
 
 @program.cases()

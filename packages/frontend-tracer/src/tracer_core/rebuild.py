@@ -7,7 +7,7 @@ references to one object stay two references to one object; cycles through mutab
 
 from __future__ import annotations
 
-import _abc
+import _abc  # type: ignore[import-not-found]
 import collections
 import enum
 import gc
@@ -246,12 +246,16 @@ class Rebuilder:
             first = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
             if "__slots__" in cls.__dict__:
                 first["__slots__"] = cls.__dict__["__slots__"]
-            parts = f"{self.value(type(cls))}, {cls.__name__!r}, {self.value(cls.__bases__)}, {self.value(first)}"
+            parts = (
+                f"{self.value(type(cls))}, {cls.__name__!r}, {self.value(cls.__bases__)}, {self.value(first)}"
+            )
             name = self._new(cls, f"{self._constant(bare_class)}({parts})")
             entries = ", ".join(
                 f"({key!r}, {self.value(value)})"
                 for key, value in cls.__dict__.items()
-                if key not in GENERATED and key not in first and not isinstance(value, types.MemberDescriptorType)
+                if key not in GENERATED
+                and key not in first
+                and not isinstance(value, types.MemberDescriptorType)
             )
         except CannotRebuild as error:
             reason = f"the class {cls.__name__} outlives the segment and cannot be made again: {error}"

@@ -85,4 +85,8 @@ class TextPart:
 
 def text_part(tracer: Any, value: Any) -> Any:
     """`value` itself where C code may see it: text and numbers of Python's own types."""
-    return value if type(value) in (str, int, float, bool, complex, bytes, type(None)) else TextPart(tracer, value)
+    return (
+        value
+        if type(value) in (str, int, float, bool, complex, bytes, type(None))
+        else TextPart(tracer, value)
+    )

@@ -82,7 +82,9 @@ def _mismatch(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any
     alike = types.FunctionType(code, {}, frame.function.__name__, tuple(defaults))
     alike.__qualname__ = frame.function.__qualname__
     alike.__kwdefaults__ = dict(kw_defaults)
-    alike(*(_open(machine, value) for value in args), **{name: _open(machine, v) for name, v in kwargs.items()})
+    alike(
+        *(_open(machine, value) for value in args), **{name: _open(machine, v) for name, v in kwargs.items()}
+    )
     machine.break_graph("native_python", f"the arguments do not fit {frame.function.__qualname__}()")
     raise AssertionError
 

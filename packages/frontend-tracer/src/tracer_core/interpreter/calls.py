@@ -273,6 +273,8 @@ class Calls(Operations):
                 objects.settle_keys(self, elements)
             return
         for value in asked:
+            if value is args[0] and isinstance(value, (list, tuple, collections.deque)):
+                continue  # the receiver of one of these types' own methods
             if type(value).__flags__ & (1 << 9) and not isinstance(value, (type, enum.Enum, torch.nn.Module)):
                 for name in _ASKED_BY_C:
                     if self.python_method(value, name):
@@ -541,5 +543,7 @@ _BY_TYPE: dict[type, Any] = {
     weakref.ReferenceType: _call_weakref,
     functools._lru_cache_wrapper: _call_cached,
     # The key function of functools.cmp_to_key: its keys call back into the tracer.
-    type(functools.cmp_to_key(lambda a, b: 0)): lambda tracer, function, args, kwargs: function(*args, **kwargs),
+    type(functools.cmp_to_key(lambda a, b: 0)): lambda tracer, function, args, kwargs: function(
+        *args, **kwargs
+    ),
 }

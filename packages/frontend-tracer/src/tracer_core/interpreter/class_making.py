@@ -219,7 +219,9 @@ def new_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return made
 
 
-def _make(tracer: Any, meta: type, name: str, bases: Any, entries: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+def _make(
+    tracer: Any, meta: type, name: str, bases: Any, entries: dict[str, Any], kwargs: dict[str, Any]
+) -> Any:
     if kwargs:
         return type.__new__(meta, name, bases, entries, **kwargs)  # raises Python's own error
     try:
@@ -289,12 +291,14 @@ def _build_enum(
     )
     if meta is not enum.EnumMeta or hooked:
         tracer.break_graph("class_statement", f"the enumeration {name} runs code of its own while it is made")
-    namespace = meta.__prepare__(name, bases, **keywords)
+    namespace: Any = meta.__prepare__(name, bases, **keywords)
     run_body(tracer, body, namespace)
     entries = list(dict.items(namespace))
     for key, value in entries:
         if not (is_constant(value) or isinstance(value, (types.FunctionType, *_WRAPPERS, property))):
-            tracer.break_graph("class_statement", f"the enumeration {name} has {key!r}, which is not a plain value")
+            tracer.break_graph(
+                "class_statement", f"the enumeration {name} has {key!r}, which is not a plain value"
+            )
     made = meta(name, bases, namespace, **keywords)
     note_class(tracer, made, entries=entries, keywords=keywords)
     return made

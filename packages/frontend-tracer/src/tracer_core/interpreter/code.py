@@ -88,7 +88,8 @@ _CACHE: WeakKeyDictionary[types.CodeType, Code] = WeakKeyDictionary()
 #: Opcodes whose decoded argument is `arg` itself although dis offers an argval.
 _RAW_ARGUMENT = frozenset(
     {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE",
-     "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "KW_NAMES", "COMPARE_OP", "BINARY_OP",
+     "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL", "LOAD_CLASSDEREF",
+     "LOAD_FROM_DICT_OR_DEREF", "KW_NAMES", "COMPARE_OP", "BINARY_OP",
      "LOAD_SUPER_ATTR", "COPY_FREE_VARS", "IS_OP", "CONTAINS_OP"}
 )  # fmt: skip
 _READS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"})

@@ -50,13 +50,11 @@ def equal(tracer: Any, left: Any, right: Any) -> bool:
         if isinstance(left, kinds) and isinstance(right, kinds):
             if kinds == _SETS:
                 settle_keys(tracer, [*left, *right])
-                return bool(_base(left).__eq__(left, right))
-            return _equal_dicts(tracer, left, right) if kinds == (dict,) else _equal_items(tracer, left, right)
+                return bool(left == right)
+            return (
+                _equal_dicts(tracer, left, right) if kinds == (dict,) else _equal_items(tracer, left, right)
+            )
     return False
-
-
-def _base(value: Any) -> type:
-    return next(kind for kind in (*_SEQUENCES, dict, *_SETS) if isinstance(value, kind))
 
 
 def _items(tracer: Any, container: Any) -> list[Any]:
@@ -65,7 +63,9 @@ def _items(tracer: Any, container: Any) -> list[Any]:
 
 def _equal_items(tracer: Any, left: Any, right: Any) -> bool:
     mine, others = _items(tracer, left), _items(tracer, right)
-    return len(mine) == len(others) and all(same_value(tracer, a, b) for a, b in zip(mine, others, strict=True))
+    return len(mine) == len(others) and all(
+        same_value(tracer, a, b) for a, b in zip(mine, others, strict=True)
+    )
 
 
 def same_value(tracer: Any, left: Any, right: Any) -> bool:
@@ -148,7 +148,9 @@ def settle_key(tracer: Any, key: Any, container: Any) -> None:
         if (own or has_own_hash(tracer, other)) and _key_hash(tracer, other) == number:
             tracer.truth(tracer.compare("==", other, key))
     if tracer.activity() != before:
-        tracer.break_graph("unknown_native", f"__hash__ or __eq__ of a {type(key).__name__} does more than read")
+        tracer.break_graph(
+            "unknown_native", f"__hash__ or __eq__ of a {type(key).__name__} does more than read"
+        )
 
 
 def settle_keys(tracer: Any, keys: list[Any]) -> None:
@@ -253,9 +255,11 @@ def str_of(tracer: Any, value: Any) -> str:
     if isinstance(value, BaseException) and type(value).__str__ in (BaseException.__str__, KeyError.__str__):
         if not value.args:
             return ""
-        keyed = type(value).__str__ is KeyError.__str__ and len(value.args) == 1
+        keyed = issubclass(type(value), KeyError) and len(value.args) == 1
         one = len(value.args) == 1 and not keyed
-        return str_of(tracer, value.args[0]) if one else repr_of(tracer, value.args[0] if keyed else value.args)
+        return (
+            str_of(tracer, value.args[0]) if one else repr_of(tracer, value.args[0] if keyed else value.args)
+        )
     if isinstance(value, BaseException):
         return str(value)
     if type(value).__str__ is object.__str__:

@@ -45,7 +45,13 @@ _COMPARE: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
 _UNARY: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "-": ("__neg__", operator.neg), "+": ("__pos__", operator.pos), "~": ("__invert__", operator.invert),
 }  # fmt: skip
-_WRAPPED = (functools.partial, functools.partialmethod, functools.singledispatchmethod, staticmethod, classmethod)
+_WRAPPED = (
+    functools.partial,
+    functools.partialmethod,
+    functools.singledispatchmethod,
+    staticmethod,
+    classmethod,
+)
 _SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _MUTABLE = (list, dict, set, collections.deque)
@@ -245,7 +251,11 @@ class Operations(Attributes):
         if self._no_order(asked, name, reflected, left, right):
             kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
             raise TypeError(f"'{symbol}' not supported between instances of {kinds}")
-        if type(left) is type(right) and type(left) in (list, tuple) and not (is_constant(left) and is_constant(right)):
+        if (
+            type(left) is type(right)
+            and type(left) in (list, tuple)
+            and not (is_constant(left) and is_constant(right))
+        ):
             return objects.order(self, symbol, left, right)
         self._native_operands(left, right)
         return self.operator(native, left, right)

@@ -15,7 +15,9 @@ def _bound(m: Machine, manager: Any, name: str) -> Any:
         if name in cls.__dict__:
             return m.getattr(manager, name)
     missed = " (missed __exit__ method)" if name == "__exit__" else ""
-    raise TypeError(f"'{type(manager).__name__}' object does not support the context manager protocol{missed}")
+    raise TypeError(
+        f"'{type(manager).__name__}' object does not support the context manager protocol{missed}"
+    )
 
 
 @opcode("BEFORE_WITH")

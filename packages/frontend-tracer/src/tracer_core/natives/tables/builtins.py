@@ -390,7 +390,11 @@ def _number(kind: Any) -> Any:
             method = tracer.python_method(value, name)
             if method is not None:
                 return kind(objects.ask(tracer, method, value, name))
-        if len(args) == 1 and tracer.lacks(value, *_NUMBER_METHODS[kind]) and not isinstance(value, _READABLE):
+        if (
+            len(args) == 1
+            and tracer.lacks(value, *_NUMBER_METHODS[kind])
+            and not isinstance(value, _READABLE)
+        ):
             return kind(*args, **kwargs)  # raises Python's own error
         tracer.native_reads(*args)
         return kind(*args, **kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _abc
+import _abc  # type: ignore[import-not-found]
 import builtins
 import collections
 import dataclasses
@@ -53,7 +53,9 @@ def process_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     for name, value in cls.__dict__.items():
         held = [value.default, value.default_factory] if isinstance(value, dataclasses.Field) else [value]
         if any(isinstance(one, torch.Tensor) for one in held):
-            tracer.break_graph("class_statement", f"the field {name!r} of a dataclass has a tensor as default")
+            tracer.break_graph(
+                "class_statement", f"the field {name!r} of a dataclass has a tensor as default"
+            )
     made = dataclasses._process_class(*args, **kwargs)  # type: ignore[attr-defined]
     class_making.note_class(tracer, made)
     tracer._specials.clear()
@@ -66,7 +68,7 @@ def namedtuple(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not all(map(is_constant, [tuple(a) if isinstance(a, list) else a for a in (*args, *kwargs.values())])):
         tracer.break_graph("class_statement", "collections.namedtuple() of values that are not plain")
     kwargs.setdefault("module", tracer.frames[-1].globals.get("__name__", "__main__"))
-    made = collections.namedtuple(*args, **kwargs)  # type: ignore[misc]  # noqa: PYI024
+    made = collections.namedtuple(*args, **kwargs)  # type: ignore[misc]
     class_making.note_class(tracer, made)
     return made
 

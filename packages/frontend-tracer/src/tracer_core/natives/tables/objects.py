@@ -38,9 +38,15 @@ def _numeric(function: Any) -> Any:
         tracer.native_reads(*plain, *kwargs.values())
         if not all(is_constant(a) or isinstance(a, (torch.SymInt, torch.SymFloat)) for a in plain):
             for value in plain:
-                if not isinstance(value, _NUMBERS) and type(value).__module__ not in ("builtins", "fractions", "decimal"):
+                if not isinstance(value, _NUMBERS) and type(value).__module__ not in (
+                    "builtins",
+                    "fractions",
+                    "decimal",
+                ):
                     if not tracer.lacks(value, "__index__", "__float__"):
-                        tracer.break_graph("unknown_native", f"{function.__name__} of a {type(value).__name__}")
+                        tracer.break_graph(
+                            "unknown_native", f"{function.__name__} of a {type(value).__name__}"
+                        )
         return function(*plain, **kwargs)
 
     return handler
@@ -143,7 +149,9 @@ def remove(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         tracer.before_change(container)
         del container[position]
         return
-    kind = "list.remove(x): x not in list" if isinstance(container, list) else "deque.remove(x): x not in deque"
+    kind = (
+        "list.remove(x): x not in list" if isinstance(container, list) else "deque.remove(x): x not in deque"
+    )
     raise ValueError(kind)
 
 
@@ -164,7 +172,9 @@ def _compares(symbol: str, *kinds: type) -> Any:
     return handler
 
 
-special(list.__eq__, tuple.__eq__, dict.__eq__, collections.OrderedDict.__eq__)(_compares("==", list, tuple, dict))
+special(list.__eq__, tuple.__eq__, dict.__eq__, collections.OrderedDict.__eq__)(
+    _compares("==", list, tuple, dict)
+)
 special(list.__ne__, tuple.__ne__, dict.__ne__)(_compares("!=", list, tuple, dict))
 special(list.__lt__, tuple.__lt__)(_compares("<", list, tuple))
 special(list.__le__, tuple.__le__)(_compares("<=", list, tuple))
