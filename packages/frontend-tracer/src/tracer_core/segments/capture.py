@@ -162,10 +162,7 @@ class _Generator:
             self.variant.constants.text,
             self._output,
             tracer.provenance.source_of,
-<<<<<<< HEAD
             tracer.frames_passed,
-=======
->>>>>>> d692f03 (Classes made while tracing: bodies, hooks and metaclasses are interpreted; tests of the special methods)
             tracer.classes,
         )
 
