@@ -33,7 +33,7 @@ IDENTITY_TYPES = (
     types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType, types.CodeType, enum.Enum, property, staticmethod, classmethod,
     functools._lru_cache_wrapper, torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace,
-    torch._ops._Ops,
+    torch._ops._Ops, torch._C._SDPBackend,
 )  # fmt: skip
 _BOUND_TYPES = (types.BuiltinFunctionType, types.MethodWrapperType)
 #: Types of generic aliases and the like: immutable in practice, compared by identity.

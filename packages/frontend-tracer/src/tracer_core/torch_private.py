@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from tracer_core import settings
+
 # --- FakeTensor -------------------------------------------------------------------------------------
 
 
@@ -153,22 +155,13 @@ def decompositions(ops: Any) -> dict[Any, Callable[..., Any]]:
 
 
 @contextlib.contextmanager
-def autocast_restored() -> Iterator[None]:
-    """Restores every autocast setting on the way out and forgets casts that were cached inside."""
-    devices = [d for d in ("cpu", "cuda", "xpu", "mps") if torch.amp.is_autocast_available(d)]
-    enabled = {d: torch.is_autocast_enabled(d) for d in devices}
-    dtypes = {d: torch.get_autocast_dtype(d) for d in devices}
-    cache = torch.is_autocast_cache_enabled()
+def settings_restored() -> Iterator[None]:
+    """Restores every setting on the way out and forgets casts that were cached inside."""
+    before = settings.snapshot()
     try:
         yield
     finally:
-        changed = any(torch.is_autocast_enabled(d) != enabled[d] for d in devices)
-        for device in devices:
-            torch.set_autocast_enabled(device, enabled[device])
-            torch.set_autocast_dtype(device, dtypes[device])
-        torch.set_autocast_cache_enabled(cache)
-        if changed:
-            torch.clear_autocast_cache()
+        settings.restore(before)
 
 
 # --- capture (tracer) -------------------------------------------------------------------------------
@@ -313,6 +306,13 @@ def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple
     return mode.from_tensor(tensor, symbolic_context=context, source=input_source(name))
 
 
+def device_constructors() -> Any:
+    """The functions that ``with torch.device(...)`` gives a device."""
+    from torch.utils._device import _device_constructors
+
+    return _device_constructors()
+
+
 def data_dependent_failures() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
     """(value needed, shape needed): the exceptions by which a fake tensor refuses to give data."""
     from torch._subclasses import fake_tensor
@@ -337,7 +337,7 @@ def torch_state() -> tuple[Any, ...]:
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
-        torch._C._len_torch_function_stack(),
+        settings.ambient_devices() if torch._C._len_torch_function_stack() else (),
         torch._C._len_torch_dispatch_stack(),
         torch._C._get_deterministic_algorithms(),
         autocast_state() if autocast else None,

@@ -87,7 +87,7 @@ def _propagate(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[torch.fx
     mode = torch_private.fake_mode_of(fakes[0]) if fakes else torch_private.fake_tensor_mode()
     values: dict[torch.fx.Node, Any] = {}
     given = iter(inputs)
-    with torch.no_grad(), torch_private.autocast_restored(), mode:
+    with torch.no_grad(), torch_private.settings_restored(), mode:
         for node in gm.graph.nodes:
             if node.op == "output":
                 continue

@@ -257,7 +257,7 @@ class Lowering:
 
     def run(self, specs: tuple[InputSpec, ...]) -> Lowered:
         """Interprets the captured graph, then finishes the ATen graph."""
-        with torch.no_grad(), torch_private.autocast_restored(), self.fake_mode, self.recorder:
+        with torch.no_grad(), torch_private.settings_restored(), self.fake_mode, self.recorder:
             with torch_private.functionalization():
                 self._interpret()
             writes = self._writes()

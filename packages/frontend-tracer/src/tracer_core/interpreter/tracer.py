@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tracer_core import settings
 from tracer_core.effects import Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
@@ -65,7 +66,8 @@ class Tracer(Calls):
         self._fresh_cells: set[int] = set()
         self._keep: list[Any] = []
         self.interpreted: dict[types.CodeType, types.FunctionType] = {}
-        self.grad_after = torch.is_grad_enabled()
+        #: Values that the program gave to settings, at the end of the trace.
+        self.settings_after: dict[str, Any] = {}
 
     def _dims(self, tensor: torch.Tensor) -> Any:
         source = self.provenance.source_of(tensor)
@@ -113,7 +115,7 @@ class Tracer(Calls):
     def run_chain(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""
         self.frames = frames
-        grad = torch.is_grad_enabled()
+        before = settings.snapshot()
         depth = torch._C._len_torch_function_stack()
         # An operator that fails on fakes fails for real later, if the program gets there: only that is reported.
         fakes_log = logging.getLogger("torch._subclasses.fake_tensor")
@@ -122,9 +124,18 @@ class Tracer(Calls):
             return self.run(0)
         finally:
             fakes_log.disabled = was_disabled
-            self.grad_after = torch.is_grad_enabled()
-            torch._C._set_grad_enabled(grad)
+            self.recorder.close_contexts()
+            self.settings_after = self._settings_after(before)
+            settings.restore(before)
             assert torch._C._len_torch_function_stack() == depth
+
+    def _settings_after(self, before: dict[str, Any]) -> dict[str, Any]:
+        after = {name: settings.SETTINGS[name].get() for name in sorted(self.recorder.settings_written)}
+        return {
+            name: value
+            for name, value in after.items()
+            if name not in settings.ALWAYS_GUARDED or value != before[name]
+        }
 
     def start(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Frame]:
         """The frames of a call of `function` with unread arguments."""

@@ -75,10 +75,12 @@ _BREAK_PACKAGES: dict[str, str] = {
     "tqdm": "side_effect_native",
 }
 #: Exceptions to the packages above.
-_INLINE_MODULES = frozenset({"torch.autograd.grad_mode", "tracer_core.markers"})
+_INLINE_MODULES = frozenset(
+    {"torch.autograd.grad_mode", "torch.autograd.anomaly_mode", "torch.amp.autocast_mode", "tracer_core.markers"}
+)
 _INLINE_FUNCTIONS = frozenset(
     {"os._Environ.__getitem__", "os._Environ.__contains__", "os._createenviron.<locals>.encode",
-     "os._createenviron.<locals>.decode"}
+     "os._createenviron.<locals>.decode", "torch.autograd.profiler.record_function.__init__"}
 )  # fmt: skip
 
 _TORCH_OWNERS = frozenset(

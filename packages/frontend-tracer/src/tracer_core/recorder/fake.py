@@ -50,17 +50,24 @@ class Fakes:
         found = self._fake.get(id(real))
         if found is None:
             symbolic = tuple(n is None for n in dims) if dims is not None else (False,) * real.dim()
-            if not any(symbolic):
-                found = torch_private.plain_fake(self.mode, real, self._storages)
-            if found is None and self.shape_env is None:
-                found = torch_private.to_fake(self.mode, real)
-            elif found is None:
-                found = torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
+            found = self._make(real, name, symbolic)
             self._fake[id(real)] = found
             self._real[id(found)] = real
             self._alive.append(real)
             self._versions[id(found)] = writes(found)
         return found
+
+    def _make(self, real: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
+        if torch.is_inference_mode_enabled() and not real.is_inference():
+            with torch.inference_mode(False):  # a tensor from outside stays a normal one
+                return self._make(real, name, symbolic)
+        if not any(symbolic):
+            found = torch_private.plain_fake(self.mode, real, self._storages)
+            if found is not None:
+                return found
+        if self.shape_env is None:
+            return torch_private.to_fake(self.mode, real)
+        return torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
 
     def was_written(self, fake: Any) -> bool:
         """Whether the fake of an input was written to during the trace, or may have been."""

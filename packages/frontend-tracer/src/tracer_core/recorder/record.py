@@ -18,7 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from tracer_core import torch_private
+from tracer_core import settings, torch_private
 from tracer_core.recorder.fake import Fakes, writes
 from tracer_core.recorder.refusals import refusal
 from tracer_core.segments.breaks import Break
@@ -58,6 +58,12 @@ class Recorder:
         self.graph = torch.fx.Graph()
         self.inputs: list[tuple[Source, torch.Tensor, torch.fx.Node]] = []
         self.op_count = 0
+        self.state_nodes = 0
+        #: Settings that the program set; levels of autocast and devices that it is in; contexts to be left.
+        self.settings_written: set[str] = set()
+        self.autocast_nesting = 0
+        self.devices: list[torch.device] = []
+        self.open_contexts: list[Any] = []
         self._source_of, self._dims_of, self._where = source_of, dims_of, where
         self._nodes: dict[int, torch.fx.Node] = {}
         self._symbols: dict[Any, torch.fx.Node] = {}
@@ -109,6 +115,8 @@ class Recorder:
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a torch function on fakes, records it, and returns its result."""
+        if self.devices and kwargs.get("device") is None and func in torch_private.device_constructors():
+            kwargs = {**kwargs, "device": self.devices[-1]}
         refused = refusal(func, args, kwargs)
         if refused is not None:
             raise Break(*refused)
@@ -257,12 +265,29 @@ class Recorder:
 
     # -- global state --
 
-    def state_call(self, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Runs and records a function that sets a state of torch (grad mode)."""
-        node = self.graph.call_function(func, args)
+    def state_call(
+        self, func: Callable[..., Any], args: tuple[Any, ...], names: tuple[str, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs and records a function that sets settings of torch, by name."""
+        result = func(*args, **kwargs)
+        self.state_node(func, args, kwargs)
+        self.settings_written.update(names)
+        return result
+
+    def state_node(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any = None
+    ) -> torch.fx.Node:
+        """Records a call that changes a state of torch."""
+        node = self.graph.call_function(func, args, kwargs or {})
         node.meta.update(val=None, user_frame=self._where())
-        self.op_count += 1
-        return func(*args)
+        self.state_nodes += 1
+        return node
+
+    def close_contexts(self) -> None:
+        """The trace ends: leaves what the program is still in."""
+        for context in reversed(list(self.open_contexts)):
+            context.close(for_good=False)
+        settings.nest_autocast(-self.autocast_nesting)
 
 
 class _Mode(TorchFunctionMode):

@@ -204,12 +204,19 @@ class _Generator:
         body += self.rebuilder.lines
         body += effects
         body += self.rebuilder.late_lines
-        if tracer.grad_after != torch.is_grad_enabled():
-            body.append(f"set_grad({tracer.grad_after})")
+        body += self._settings()
         body.append(result)
         is_break = broken is not None and broken.kind != "raises"
         record = BreakRecord(broken.kind, broken.reason, where) if broken is not None and is_break else None
         return self._captured(runner, gm, record)
+
+    def _settings(self) -> list[str]:
+        """Lines that leave torch's settings and contexts as the program did."""
+        recorder, constant = self.tracer.recorder, self.variant.constants.text
+        lines = [f"put_setting({name!r}, {constant(value)})" for name, value in self.tracer.settings_after.items()]
+        if recorder.autocast_nesting:
+            lines.append(f"nest_autocast({recorder.autocast_nesting})")
+        return lines + [f"{constant(device)}.__enter__()" for device in recorder.devices]
 
     # -- the graph --
 
@@ -220,12 +227,13 @@ class _Generator:
         draws = any(_draws(node) for node in self.tracer.recorder.graph.nodes)
         before = [f"versions = ({written},)"] if written else []
         before += ["drawn = rng_state()"] if draws else []
-        grad = torch.is_grad_enabled()
+        call = f"graph([{inputs}])"
+        if self.tracer.recorder.state_nodes:
+            call = f"run_restoring(graph, [{inputs}])"
         return [
             *before,
-            f"try: y = graph([{inputs}])",
+            f"try: y = {call}",
             "except Exception as error:",
-            f"    set_grad({grad})",
             *([f"    if ({written},) != versions: raise"] if written else []),
             *(["    set_rng_state(drawn)"] if draws else []),
             "    return Suspended(GRAPH_RAISED, (error,))",

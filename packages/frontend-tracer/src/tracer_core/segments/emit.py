@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tracer_core import torch_private
+from tracer_core import settings, torch_private
 from tracer_core.effects import Change
 from tracer_core.guards.guard import Guard, GuardKind, data_of
 from tracer_core.guards.stamp import Checked
@@ -258,9 +258,11 @@ def settings_checks(state: tuple[Any, ...], constant: Callable[[Any], str]) -> l
     grad, inference, dtype, functions, dispatchers, deterministic, autocast = state
     checks = [
         f"is_grad_enabled() is {grad}", f"is_inference_mode() is {inference}", f"default_dtype() is {constant(dtype)}",
-        f"function_modes() == {functions}", f"dispatch_modes() == {dispatchers}", f"deterministic() is {deterministic}",
+        f"function_modes() == {len(functions)}", f"dispatch_modes() == {dispatchers}", f"deterministic() is {deterministic}",
         "jit_tracing() is None",  # torch.jit.trace would not see the kernels of a compiled graph
     ]  # fmt: skip
+    if functions:
+        checks.append(f"ambient_devices() == {constant(functions)}")
     if autocast is None:
         checks.append("not autocast()")
     else:
@@ -284,8 +286,9 @@ def runtime_namespace() -> dict[str, Any]:
         "function_modes": torch._C._len_torch_function_stack, "dispatch_modes": torch._C._len_torch_dispatch_stack,
         "jit_tracing": torch._C._get_tracing_state,
         "deterministic": torch._C._get_deterministic_algorithms, "autocast": torch._C._is_any_autocast_enabled,
-        "autocast_state": torch_private.autocast_state, "set_grad": torch._C._set_grad_enabled,
         "writes": _writes, "rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state,
+        "autocast_state": torch_private.autocast_state, "run_restoring": settings.run_restoring,
+        "put_setting": settings.put, "nest_autocast": settings.nest_autocast, "ambient_devices": settings.ambient_devices,
         **NAMES,
         # Names in the repr of dictionary keys.
         "torch": torch, "device": torch.device, "inf": float("inf"), "nan": float("nan"),

@@ -1,5 +1,13 @@
 """The rows of the effect table, by library. Importing this package fills `effects.EFFECTS`."""
 
-from tracer_core.natives.tables import builtins, classes, containers, libraries, objects, torch_functions
+from tracer_core.natives.tables import (
+    builtins,
+    classes,
+    containers,
+    libraries,
+    objects,
+    torch_functions,
+    torch_settings,
+)
 
-__all__ = ["builtins", "classes", "containers", "libraries", "objects", "torch_functions"]
+__all__ = ["builtins", "classes", "containers", "libraries", "objects", "torch_functions", "torch_settings"]

@@ -17,8 +17,7 @@ def _present(owner: Any, names: str) -> list[Any]:
 
 
 #: Queries of settings that are guarded as a whole (torch_private.torch_state), or that never change.
-declare(PURE, _present(torch, "is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled"
-    " is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype is_autocast_cache_enabled"
+declare(PURE, _present(torch, "is_grad_enabled is_inference_mode_enabled get_default_dtype"
     " is_floating_point_dtype finfo iinfo device dtype Size"
     " are_deterministic_algorithms_enabled promote_types result_type can_cast"))  # fmt: skip
 declare(PURE, _present(torch._C, "_is_any_autocast_enabled _is_tracing _is_torch_function_mode_enabled"
@@ -32,10 +31,8 @@ def _declare_query(function: Any) -> None:
 
 #: Settings that are guarded one by one, when they are asked.
 for _query in (
-    *_present(torch, "get_num_threads get_num_interop_threads is_warn_always_enabled get_float32_matmul_precision"),
-    *_present(torch._C, "_get_cudnn_enabled _get_mkldnn_enabled _has_mkldnn _get_math_sdp_enabled _get_flash_sdp_enabled"
-              " _get_mem_efficient_sdp_enabled _get_cudnn_sdp_enabled _get_cudnn_benchmark _get_cudnn_allow_tf32"
-              " _get_cudnn_deterministic _get_cublas_allow_tf32 _get_float32_matmul_precision _get_warnAlways"),
+    *_present(torch, "get_num_threads get_num_interop_threads is_warn_always_enabled"),
+    *_present(torch._C, "_has_mkldnn _get_cudnn_allow_tf32 _get_cublas_allow_tf32 _get_warnAlways"),
 ):  # fmt: skip
     if callable(_query):
         _declare_query(_query)
@@ -71,11 +68,6 @@ def is_compiling(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
 @special(torch.jit.is_scripting, torch.compiler.is_exporting)
 def is_something_else(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return False
-
-
-@special(torch._C._set_grad_enabled)
-def set_grad_enabled(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    tracer.recorder.state_call(torch._C._set_grad_enabled, tuple(args))
 
 
 breaks("side_effect_native", "torch's random number generator is seeded or read", [

@@ -1,0 +1,176 @@
+"""What a trace does about torch's settings and the contexts that set them.
+
+A setter runs while tracing and is written into the graph, so that the operators after it run under it there too;
+what the trace changed is put back at its end and set again by the generated code (see `settings`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tracer_core import settings
+from tracer_core.natives.effects import EFFECTS, PURE, declare, query, special
+from tracer_core.recorder.contexts import InferenceHandle, ProfilerHandle
+
+
+def _set(function: Any, names: tuple[str, ...]) -> Any:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        tracer.native_reads(*args, *kwargs.values())
+        return tracer.recorder.state_call(function, tuple(args), names, kwargs)
+
+    return handler
+
+
+for _function, _names in settings.SETTERS.items():
+    special(_function)(_set(_function, _names))
+
+
+@special(torch.set_autocast_enabled)
+def set_autocast_enabled(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return _set_autocast(tracer, torch.set_autocast_enabled, args, kwargs, "enabled")
+
+
+@special(torch.set_autocast_dtype)
+def set_autocast_dtype(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return _set_autocast(tracer, torch.set_autocast_dtype, args, kwargs, "dtype")
+
+
+def _set_autocast(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any], kind: str) -> Any:
+    name = f"autocast_{args[0]}_{kind}" if args else ""
+    if name not in settings.SETTINGS or kwargs:
+        tracer.break_graph("side_effect_native", f"{function.__name__}({', '.join(map(repr, args))})")
+    return tracer.recorder.state_call(function, tuple(args), (name,), kwargs)
+
+
+@special(torch.autocast_increment_nesting)
+def increment_nesting(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+    tracer.recorder.autocast_nesting += 1
+    return torch.autocast_increment_nesting()
+
+
+@special(torch.autocast_decrement_nesting)
+def decrement_nesting(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+    """How deep a later call is nested is not known: 0 makes the program forget its kept casts, which is always
+    right."""
+    tracer.recorder.autocast_nesting -= 1
+    torch.autocast_decrement_nesting()
+    return 0
+
+
+@special(torch.clear_autocast_cache)
+def clear_autocast_cache(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    tracer.recorder.state_call(torch.clear_autocast_cache, (), (), {})
+
+
+# -- questions --
+
+
+def ask(tracer: Any, name: str) -> Any:
+    """The value of a setting, guarded unless the trace itself has set it."""
+    get = settings.SETTINGS[name].get
+    return get() if name in tracer.recorder.settings_written else query(tracer, get)
+
+
+def _declare_question(function: Any, name: str) -> None:
+    if function in EFFECTS:
+        return
+    special(function)(lambda tracer, args, kwargs: ask(tracer, name))
+
+
+for _name, _setting in settings.SETTINGS.items():
+    if _name not in settings.ALWAYS_GUARDED:
+        _declare_question(_setting.get, _name)
+
+
+@special(torch.is_autocast_enabled)
+def is_autocast_enabled(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return _ask_autocast(tracer, torch.is_autocast_enabled, args or ["cuda"], kwargs, "enabled")
+
+
+@special(torch.get_autocast_dtype)
+def get_autocast_dtype(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return _ask_autocast(tracer, torch.get_autocast_dtype, args, kwargs, "dtype")
+
+
+def _ask_autocast(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any], kind: str) -> Any:
+    name = f"autocast_{(args or list(kwargs.values()) or ['?'])[0]}_{kind}"
+    if name in settings.SETTINGS:
+        return ask(tracer, name)
+    return function(*args, **kwargs)  # torch's own error, or a device without autocast
+
+
+for _name, _device, _kind in (
+    ("is_autocast_cpu_enabled", "cpu", "enabled"), ("get_autocast_cpu_dtype", "cpu", "dtype"),
+    ("get_autocast_gpu_dtype", "cuda", "dtype"),
+):  # fmt: skip
+    special(getattr(torch, _name))(
+        lambda tracer, args, kwargs, name=f"autocast_{_device}_{_kind}": ask(tracer, name)
+    )
+
+
+# -- contexts that C++ objects hold open --
+
+
+@special(torch.inference_mode.__enter__)
+def enter_inference_mode(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    handle = InferenceHandle(tracer.recorder, tracer.getattr(args[0], "mode"))
+    tracer.setattr(args[0], "_inference_mode_context", handle)
+
+
+@special(torch.inference_mode.__exit__)
+def exit_inference_mode(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    handle = tracer.getattr(args[0], "_inference_mode_context")
+    if not isinstance(handle, InferenceHandle):
+        tracer.break_graph("side_effect_native", "inference mode, entered before this segment, is left")
+    handle.close()
+
+
+@special(torch.profiler.record_function.__enter__)
+def enter_record_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A label for the profiler has no effect on values: it is not in the graph."""
+    name, note = tracer.getattr(args[0], "name"), tracer.getattr(args[0], "args")
+    tracer.setattr(args[0], "record", ProfilerHandle(name, note))
+    return args[0]
+
+
+@special(torch.profiler.record_function.__exit__)
+def exit_record_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    handle = tracer.getattr(args[0], "record")
+    if not isinstance(handle, ProfilerHandle):
+        tracer.break_graph("side_effect_native", "record_function, entered before this segment, is left")
+    handle.is_open = False
+
+
+@special(torch.device.__enter__)
+def enter_device(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    tracer.recorder.devices.append(args[0])
+    return args[0]
+
+
+@special(torch.device.__exit__)
+def exit_device(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    if not tracer.recorder.devices:
+        tracer.break_graph("side_effect_native", "a device context, entered before this segment, is left")
+    tracer.recorder.devices.pop()
+
+
+@special(torch.get_default_device)
+def get_default_device(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    devices = tracer.recorder.devices
+    # Without one of ours: that of a context around the call, which every segment guards.
+    return _indexed(devices[-1]) if devices else torch.get_default_device()
+
+
+def _indexed(device: torch.device) -> torch.device:
+    return device if device.index is not None else torch.empty(0, device=device).device
+
+
+declare(PURE, [torch._C._is_any_autocast_enabled])
+special(torch._C._get_privateuse1_backend_name)(
+    lambda tracer, args, kwargs: query(tracer, torch._C._get_privateuse1_backend_name)
+)
+for _function in (torch.is_anomaly_enabled, torch.is_anomaly_check_nan_enabled):
+    special(_function)(lambda tracer, args, kwargs, which=_function is torch.is_anomaly_check_nan_enabled: ask(
+        tracer, "anomaly")[which])  # fmt: skip

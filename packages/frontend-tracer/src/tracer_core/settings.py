@@ -1,0 +1,154 @@
+"""Settings of torch that a program may change while it is traced: grad mode, autocast, default dtype, flags.
+
+In: nothing. Out: `SETTINGS` (how each is read and written), `SETTERS` (which C functions write which), and
+`snapshot` / `restore`. What always holds: `restore(snapshot())` leaves every setting as it is; a getter takes no
+argument and is found under its own name in this module or in torch, so that another process finds it too.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """get() -> a constant. set(value): makes it so."""
+
+    get: Callable[[], Any]
+    set: Callable[[Any], Any]
+
+
+SETTINGS: dict[str, Setting] = {
+    "grad": Setting(torch.is_grad_enabled, torch._C._set_grad_enabled),
+    "default_dtype": Setting(torch.get_default_dtype, torch.set_default_dtype),
+}
+#: C function that writes settings -> their names (of autocast's: without the device).
+SETTERS: dict[Any, tuple[str, ...]] = {
+    torch._C._set_grad_enabled: ("grad",),
+    torch._C._set_default_dtype: ("default_dtype",),
+}
+
+
+def _add(name: str, get: Any, set_: Any, setter: Any = None) -> None:
+    if get is not None and set_ is not None:
+        SETTINGS[name] = Setting(get, set_)
+        SETTERS[setter or set_] = (name,)
+
+
+def deterministic() -> tuple[bool, bool]:
+    """(enabled, only warns)"""
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_deterministic(value: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+
+def anomaly() -> tuple[bool, bool]:
+    """(anomaly detection is on, it looks for NaN)"""
+    return torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+
+
+def _set_anomaly(value: tuple[bool, bool]) -> None:
+    torch.set_anomaly_enabled(*value)
+
+
+_add("anomaly", anomaly, _set_anomaly, torch.set_anomaly_enabled)
+_add("deterministic", deterministic, _set_deterministic, torch.use_deterministic_algorithms)
+for _name, _get, _set in (
+    ("autocast_cache", "is_autocast_cache_enabled", "set_autocast_cache_enabled"),
+    ("matmul_precision", "_get_float32_matmul_precision", "_set_float32_matmul_precision"),
+    ("flash_sdp", "_get_flash_sdp_enabled", "_set_sdp_use_flash"),
+    ("mem_efficient_sdp", "_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
+    ("math_sdp", "_get_math_sdp_enabled", "_set_sdp_use_math"),
+    ("cudnn_sdp", "_get_cudnn_sdp_enabled", "_set_sdp_use_cudnn"),
+    ("overrideable_sdp", "_get_overrideable_sdp_enabled", "_set_sdp_use_overrideable"),
+    ("mkldnn", "_get_mkldnn_enabled", "_set_mkldnn_enabled"),
+    ("mkldnn_deterministic", "_get_mkldnn_deterministic", "_set_mkldnn_deterministic"),
+    ("mkldnn_tf32", "_get_onednn_allow_tf32", "_set_onednn_allow_tf32"),
+    ("cudnn", "_get_cudnn_enabled", "_set_cudnn_enabled"),
+    ("cudnn_benchmark", "_get_cudnn_benchmark", "_set_cudnn_benchmark"),
+    ("cudnn_deterministic", "_get_cudnn_deterministic", "_set_cudnn_deterministic"),
+):
+    _home = torch if hasattr(torch, _get) else torch._C
+    _add(_name, getattr(_home, _get, None), getattr(_home, _set, None))
+
+#: Devices whose autocast settings are known.
+AUTOCAST_DEVICES = tuple(d for d in ("cpu", "cuda", "xpu", "mps") if torch.amp.is_autocast_available(d))
+
+
+def _add_autocast(device: str) -> None:
+    def enabled() -> bool:
+        return torch.is_autocast_enabled(device)
+
+    def dtype() -> torch.dtype:
+        return torch.get_autocast_dtype(device)
+
+    for function, kind, setter in (
+        (enabled, "enabled", torch.set_autocast_enabled),
+        (dtype, "dtype", torch.set_autocast_dtype),
+    ):
+        name = f"autocast_{device}_{kind}"
+        function.__name__ = function.__qualname__ = name
+        globals()[name] = function
+        SETTINGS[name] = Setting(function, functools.partial(setter, device))
+
+
+for _device in AUTOCAST_DEVICES:
+    _add_autocast(_device)
+
+#: Guarded by every segment, asked or not.
+ALWAYS_GUARDED = frozenset({"grad", "default_dtype"})
+
+
+def snapshot() -> dict[str, Any]:
+    """The value of every setting."""
+    return {name: setting.get() for name, setting in SETTINGS.items()}
+
+
+def restore(values: dict[str, Any]) -> None:
+    """Sets what differs from `values`; casts that autocast keeps are forgotten if its settings do."""
+    changed = [name for name, value in values.items() if SETTINGS[name].get() != value]
+    for name in changed:
+        SETTINGS[name].set(values[name])
+    if any(name.startswith("autocast") for name in changed):
+        torch.clear_autocast_cache()
+
+
+def put(name: str, value: Any) -> None:
+    """Sets one setting."""
+    SETTINGS[name].set(value)
+
+
+def nest_autocast(levels: int) -> None:
+    """Enters (or leaves) levels of autocast, which keeps its casts until the outermost is left."""
+    for _ in range(abs(levels)):
+        torch.autocast_increment_nesting() if levels > 0 else torch.autocast_decrement_nesting()
+
+
+def run_restoring(runner: Callable[[list[Any]], Any], inputs: list[Any]) -> Any:
+    """Runs a graph that changes settings; if it raises, they are as they were before."""
+    before = snapshot()
+    try:
+        return runner(inputs)
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # the graph's frame holds the inference mode that it entered
+        restore(before)
+        raise
+
+
+def ambient_devices() -> tuple[Any, ...] | None:
+    """The devices of the ``with torch.device(...)`` that the caller is in; None under any other function mode."""
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    modes: Iterable[Any] = _get_current_function_mode_stack()
+    if any(type(mode) is not DeviceContext for mode in modes):
+        return None
+    return tuple(mode.device for mode in modes)
