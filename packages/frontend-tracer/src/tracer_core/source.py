@@ -22,8 +22,9 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "own_key": (lambda b, k: f"dict.get({b}, {k!r}, MISS)", lambda b, k: f"{b}[{k!r}]"),
     "own_item": (lambda b, k: f"{k[0]}.__getitem__({b}, {k[1]})", lambda b, k: f"{b}[{k[1]}]"),
     "slot": (lambda b, k: f"{b}.{k}", lambda b, k: f"{b}.{k}"),
-    "cell": (lambda b, k: f"{b}.__closure__[{k}]", lambda b, k: f"{b}.__closure__[{k}]"),
-    "contents": (lambda b, k: f"{b}.cell_contents", lambda b, k: f"{b}.cell_contents"),
+    # key: (position, the variable's name)
+    "cell": (lambda b, k: f"{b}.__closure__[{k[0]}]", lambda b, k: k[1]),
+    "contents": (lambda b, k: f"{b}.cell_contents", lambda b, k: b),
     "type": (lambda b, k: f"type({b})", lambda b, k: f"type({b})"),
     "called": (lambda b, k: f"{b}()", lambda b, k: f"{b}()"),
     "nth_key": (lambda b, k: f"list({b})[{k}]", lambda b, k: f"list({b})[{k}]"),

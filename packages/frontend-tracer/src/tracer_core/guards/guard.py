@@ -19,7 +19,8 @@ class GuardKind(enum.Enum):
     """TYPE: exact type. EQ: an immutable value, with its type. IS: the very object. SAME: the same
     object as another source. LEN / KEYS: of a container. HAS_NOT: a dict lacks a key. EMPTY: a falsy
     container. TENSOR: everything a graph relies on in a tensor. UNBOUND: an empty cell. HAS: a dict has a
-    key. UNSET / IS_SET: a slot, by its descriptor. DATA: the contents of a bytearray or array."""
+    key. UNSET / IS_SET: a slot, by its descriptor. DATA: the contents of a bytearray or array. MRO: a
+    class and the classes that it inherits from."""
 
     TYPE = "type"
     EQ = "eq"
@@ -36,6 +37,7 @@ class GuardKind(enum.Enum):
     UNSET = "unset"
     IS_SET = "is_set"
     DATA = "data"
+    MRO = "mro"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,11 @@ def _tensor(guard: Guard, value: str, constant: Callable[[Any], str], fetch: Cal
     return " and ".join(parts)
 
 
+def same_objects(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
+    """Whether two tuples hold the same objects; asks no ``__eq__``."""
+    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
+
+
 def data_of(buffer: Any) -> tuple[str, bytes]:
     """What a DATA guard compares: the element type and the bytes of a bytearray or array."""
     return getattr(buffer, "typecode", "B"), bytes(buffer)
@@ -156,5 +163,6 @@ _CHECKS: dict[GuardKind, Callable[..., str]] = {
     GuardKind.HAS: lambda g, v, c, f: f"{g.expected!r} in {v}",
     GuardKind.UNSET: lambda g, v, c, f: f"is_unset({c(g.expected)}, {v})",
     GuardKind.IS_SET: lambda g, v, c, f: f"not is_unset({c(g.expected)}, {v})",
+    GuardKind.MRO: lambda g, v, c, f: f"same_objects({v}.__mro__, {c(g.expected)})",
     GuardKind.DATA: lambda g, v, c, f: f"data_of({v}) == {g.expected!r}",
 }

@@ -54,9 +54,11 @@ class Attributes(TraceState):
     """getattr, setattr, delattr and super() of the tracer."""
 
     _specials: dict[tuple[type, str], Any]
+    _lineages: set[type]
 
     def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """(class that defines it, raw value) along the MRO, guarded for classes that can change."""
+        self.guard_lineage(cls)
         for owner in cls.__mro__:
             namespace = owner.__dict__
             guarded = owner.__flags__ & _HEAP_TYPE and self.effects.attribute(owner, name) is None
@@ -71,12 +73,22 @@ class Attributes(TraceState):
                 self.provenance.guard(GuardKind.HAS_NOT, self._namespace(owner), name)
         return None, _ABSENT
 
+    def guard_lineage(self, cls: type) -> None:
+        """Guards which classes a class inherits from: `__bases__` can be assigned."""
+        if cls not in self._lineages:
+            self._lineages.add(cls)
+            for owner in cls.__mro__ if self.made_class(cls) else (cls,):
+                if owner.__flags__ & _HEAP_TYPE and not self.made_class(owner):
+                    self.provenance.guard(GuardKind.MRO, self.provenance.constant(owner), owner.__mro__)
+
     def _read_class_entry(self, value: Any, source: Source) -> None:
         """Guards a value found on a class. What it holds is guarded where it is read, as for any object."""
         if isinstance(value, (tuple, torch.Tensor)):
             self.provenance.read(value, source)
             return
         self.provenance.guard(GuardKind.EQ if is_constant(value) else GuardKind.IS, source, value)
+        if type(value).__flags__ & _HEAP_TYPE and not is_constant(value):
+            self.provenance.guard(GuardKind.TYPE, source, type(value))  # whether it is a descriptor
         if not is_constant(value) and self.provenance.source_of(value) is None:
             self.provenance.adopt(value, source)
 
@@ -87,6 +99,10 @@ class Attributes(TraceState):
         if handle not in self._specials:
             self._specials[handle] = self.class_entry(cls, name)[1]
         return self._specials[handle]
+
+    def guard_operator(self, name: str) -> None:
+        for method in (f"__{name}__", f"__r{name}__"):
+            self.special(torch.Tensor, method)
 
     def _namespace(self, cls: type) -> Source:
         return self.provenance.sources.make(self.provenance.constant(cls), "dict")
@@ -137,9 +153,13 @@ class Attributes(TraceState):
             return self._get_descriptor(raw, obj, cls, name)
         raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name, obj=obj)
 
-    @staticmethod
-    def _is_data_descriptor(raw: Any) -> bool:
-        return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+    def _is_data_descriptor(self, raw: Any) -> bool:
+        return any(self._type_has(raw, name) is not _ABSENT for name in ("__set__", "__delete__"))
+
+    def _type_has(self, raw: Any, name: str) -> Any:
+        """What the type of a class's value says about a method of descriptors; guarded where it can change."""
+        kind = type(raw)
+        return self.special(kind, name) if kind.__flags__ & _HEAP_TYPE else self._static(kind, name)
 
     def _instance_entry(self, obj: Any, name: str) -> Any:
         """The value in the object's own dictionary, or _ABSENT; guarded either way."""
@@ -182,7 +202,7 @@ class Attributes(TraceState):
             return self._slot(raw, obj, cls, name)
         if isinstance(raw, _NATIVE_GETTERS):
             return raw.__get__(obj, cls)  # type: ignore[union-attr]
-        getter = self._static(kind, "__get__")
+        getter = self._type_has(raw, "__get__")
         if getter is _ABSENT:
             return self._class_value(raw)
         if has_python(getter):
@@ -264,7 +284,7 @@ class Attributes(TraceState):
             value = own[name]
             return value if source is None else self.provenance.read(
                 value, self.provenance.sources.attribute(source, name))  # fmt: skip
-        raw = self._static(torch.Tensor, name)
+        raw = self.special(torch.Tensor, name)
         if raw is _ABSENT:
             if name in own:
                 return own[name]
@@ -352,7 +372,7 @@ class Attributes(TraceState):
             return types.MethodType(raw.__func__, cls)
         if kind is property:
             return raw
-        getter = self._static(kind, "__get__")
+        getter = self._type_has(raw, "__get__")
         if getter is _ABSENT:
             return self._class_value(raw)
         if has_python(getter):

@@ -401,7 +401,8 @@ class Calls(Operations):
             self.native_reads(*args, *kwargs.values())
             # Seen by the recorder: range(tensor) asks the tensor for its value.
             return self.native(cls, *args, **kwargs) if holds_tensor((args, kwargs)) else cls(*args, **kwargs)
-        meta_call = self._static(type(cls), "__call__")
+        meta = type(cls)
+        meta_call = self._static(meta, "__call__") if meta is type else self.special(meta, "__call__")
         if has_python(meta_call):
             return self.prepare(meta_call, [cls, *args], kwargs)
         return self.construct(cls, args, kwargs)

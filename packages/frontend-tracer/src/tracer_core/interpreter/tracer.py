@@ -7,6 +7,7 @@ modes and settings are as before it, and `effects.undo()` gives back every objec
 
 from __future__ import annotations
 
+import builtins
 import enum
 import logging
 import sys
@@ -62,6 +63,7 @@ class Tracer(Calls):
         self.raised: dict[int, Raised] = {}
         self._specials = {}
         self.classes = {}
+        self._lineages = set()
         self._fresh_functions: set[int] = set()
         self._fresh_cells: set[int] = set()
         self._keep: list[Any] = []
@@ -182,20 +184,34 @@ class Tracer(Calls):
     # -- names --
 
     def load_global(self, frame: Frame, name: str) -> Any:
-        namespace = frame.globals
-        source = self.namespace_source(frame.function)
-        for scope, scope_source in ((namespace, source), (self._builtins(namespace), None)):
+        for scope, source in (
+            (frame.globals, self.namespace_source(frame.function)),
+            self._builtins_of(frame.globals),
+        ):
             change = self.effects.peek(scope)
-            decided = scope_source is None or (change is not None and change.decided(name))
+            decided = change is not None and change.decided(name)
             if name not in scope:
-                if scope_source is not None and not decided:
-                    self.provenance.guard(GuardKind.HAS_NOT, scope_source, name)
+                if not decided:
+                    self.provenance.guard(GuardKind.HAS_NOT, source, name)
                 continue
             value = scope[name]
-            if decided or scope_source is None:
+            if decided:
                 return value
-            return self.provenance.read(value, self.provenance.sources.make(scope_source, "key", name))
+            return self.provenance.read(value, self.provenance.sources.make(source, "key", name))
         raise NameError(f"name '{name}' is not defined", name=name)
+
+    def _builtins_of(self, namespace: dict[str, Any]) -> tuple[dict[str, Any], Source]:
+        """The builtins that code with these globals sees, and where they come from."""
+        found = self._builtins(namespace)
+        source = self.provenance.source_of(found)
+        if source is None:
+            if found is builtins.__dict__:
+                holder = self.provenance.sources.make(None, "module", "builtins")
+                source = self.provenance.sources.make(holder, "dict")
+            else:
+                source = self.provenance.constant(found)
+            self.provenance.register(found, source)
+        return found, source
 
     @staticmethod
     def _builtins(namespace: dict[str, Any]) -> dict[str, Any]:
@@ -269,7 +285,8 @@ class Tracer(Calls):
         if source is not None:
             for i, cell in enumerate(cells):
                 if self.provenance.source_of(cell) is None and id(cell) not in self._fresh_cells:
-                    self.provenance.register(cell, self.provenance.sources.make(source, "cell", i))
+                    name = function.__code__.co_freevars[i]
+                    self.provenance.register(cell, self.provenance.sources.make(source, "cell", (i, name)))
         return cells
 
     # -- displays: what a break left half-built existed before this segment --
@@ -331,15 +348,28 @@ class Tracer(Calls):
         if level:
             base = package.rsplit(".", level - 1)[0] if level > 1 else package
             absolute = f"{base}.{name}" if name else base
-        module = sys.modules.get(absolute)
+        module = self._imported(absolute)
         if module is None:
             self.break_graph("native_python", f"module {absolute} is imported")
         if not fromlist and not level:
-            module = sys.modules[absolute.partition(".")[0]]
+            module = self._imported(absolute.partition(".")[0])
         if fromlist == ("*",):
             return module
         self._register_module(module)
         return module
+
+    def _imported(self, name: str) -> Any:
+        """The entry of sys.modules, which an import statement reads each time."""
+        modules = self.provenance.sources.attribute(
+            self.provenance.sources.make(None, "module", "sys"), "modules"
+        )
+        if name not in sys.modules:
+            self.provenance.guard(GuardKind.HAS_NOT, modules, name)
+            return None
+        self.provenance.guard(
+            GuardKind.IS, self.provenance.sources.make(modules, "key", name), sys.modules[name]
+        )
+        return sys.modules[name]
 
     def _register_module(self, module: types.ModuleType) -> None:
         if self.provenance.source_of(module) is None:

@@ -80,7 +80,7 @@ _INLINE_MODULES = frozenset(
 )
 _INLINE_FUNCTIONS = frozenset(
     {"os._Environ.__getitem__", "os._Environ.__contains__", "os._createenviron.<locals>.encode",
-     "os._createenviron.<locals>.decode", "torch.autograd.profiler.record_function.__init__"}
+     "os._createenviron.<locals>.decode", "os.getenv", "torch.autograd.profiler.record_function.__init__"}
 )  # fmt: skip
 
 _TORCH_OWNERS = frozenset(

@@ -19,7 +19,7 @@ import torch
 
 from tracer_core import settings, torch_private
 from tracer_core.effects import Change
-from tracer_core.guards.guard import Guard, GuardKind, data_of
+from tracer_core.guards.guard import Guard, GuardKind, data_of, same_objects
 from tracer_core.guards.stamp import Checked
 from tracer_core.interpreter.frame import NULL
 from tracer_core.rebuild import Rebuilder
@@ -194,6 +194,9 @@ class Variant:
         if kind is GuardKind.TYPE:
             self.parts["objects"][value] = None
             return True
+        if kind is GuardKind.MRO:
+            self.parts["classes"][value] = None
+            return True
         if kind is GuardKind.TENSOR:
             self.parts["tensors"][value] = None
             return True
@@ -281,6 +284,7 @@ def runtime_namespace() -> dict[str, Any]:
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys,
         "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
+        "same_objects": same_objects,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled, "default_dtype": torch.get_default_dtype,
         "function_modes": torch._C._len_torch_function_stack, "dispatch_modes": torch._C._len_torch_dispatch_stack,

@@ -21,7 +21,7 @@ from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
 from tracer_core.provenance import is_constant
 
 declare(PURE, [ord, slice])
-declare(SHALLOW, [callable, issubclass, object.__new__])
+declare(SHALLOW, [callable, object.__new__])
 breaks("unknown_native", "the address of an object differs between calls", [id])
 breaks("side_effect_native", "it prints or reads", [print, input, builtins.open, builtins.breakpoint])
 breaks("native_python", "code is compiled at run time", [eval, exec, compile])
@@ -40,7 +40,31 @@ def is_instance(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
     tracer.native_reads(classes)
     if isinstance(obj, HOST_ITERATORS):
         return isinstance(_stand_in(obj), classes)
+    tracer.guard_lineage(type(obj))
+    for cls in _flat(classes):
+        if type(cls) is not type:
+            tracer.special(type(cls), "__instancecheck__")
     return isinstance(obj, classes)
+
+
+@special(issubclass)
+def is_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    cls, classes = args
+    tracer.native_reads(classes)
+    if isinstance(cls, type):
+        tracer.guard_lineage(cls)
+    for other in _flat(classes):
+        if type(other) is not type:
+            tracer.special(type(other), "__subclasscheck__")
+    return issubclass(cls, classes)
+
+
+def _flat(classes: Any) -> list[Any]:
+    """The classes in the second argument of isinstance."""
+    if isinstance(classes, (tuple, types.UnionType)):
+        parts = classes if isinstance(classes, tuple) else classes.__args__
+        return [cls for part in parts for cls in _flat(part)]
+    return [classes]
 
 
 def _stand_in(iterator: Any) -> Any:
