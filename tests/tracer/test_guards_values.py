@@ -36,7 +36,7 @@ def full(x, v):
     return torch.full((2,), v)
 
 
-class Colour(str, enum.Enum):
+class Colour(str, enum.Enum):  # noqa: UP042 (as users write it)
     RED = "r"
     BLUE = "b"
 
@@ -234,7 +234,7 @@ def _():
     return (lambda x: x * len(d)), lambda: d.append(1)
 
 
-@fact("ordered dict: order", told="d.")
+@fact("ordered dict: order", told="d")
 def _():
     d = collections.OrderedDict(a=1, b=2)
     return (lambda x: x ** list(d.values())[0]), lambda: d.move_to_end("a")
@@ -596,7 +596,7 @@ def _():
 
 @fact("function: a mutable default", told="__defaults__")
 def _():
-    def g(x, k=[2]):  # noqa: B006
+    def g(x, k=[2]):
         return x * k[0]
 
     return (lambda x: g(x)), lambda: g.__defaults__[0].__setitem__(0, 3)
@@ -765,7 +765,9 @@ def _():
 
 @fact("builtin added", told="tracer_added")
 def _():
-    m = module("def f(x):\n    try:\n        return x * tracer_added\n    except NameError:\n        return x\n")
+    m = module(
+        "def f(x):\n    try:\n        return x * tracer_added\n    except NameError:\n        return x\n"
+    )
     return m.f, lambda: setattr(builtins, "tracer_added", 3), lambda: delattr(builtins, "tracer_added")
 
 
@@ -858,7 +860,11 @@ def _():
 
         return x * tracer_swapped.k
 
-    return program, (lambda: sys.modules.update(tracer_swapped=two)), (lambda: sys.modules.pop("tracer_swapped"))
+    return (
+        program,
+        (lambda: sys.modules.update(tracer_swapped=two)),
+        (lambda: sys.modules.pop("tracer_swapped")),
+    )
 
 
 @fact("sys.modules: the module of the compiled function replaced")
@@ -896,7 +902,9 @@ def _():
 
 @fact("recursion: a function's own limit", told="DEPTH")
 def _():
-    m = module("DEPTH = 3\ndef g(x, n):\n    return x if n == DEPTH else g(x + n, n + 1)\ndef f(x):\n    return g(x, 0)\n")
+    m = module(
+        "DEPTH = 3\ndef g(x, n):\n    return x if n == DEPTH else g(x + n, n + 1)\ndef f(x):\n    return g(x, 0)\n"
+    )
     return m.f, lambda: setattr(m, "DEPTH", 4)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,8 +126,8 @@ def _tensor(guard: Guard, value: str, constant: Callable[[Any], str], fetch: Cal
     return " and ".join(parts)
 
 
-def same_objects(now: tuple[Any, ...], before: tuple[Any, ...]) -> bool:
-    """Whether two tuples hold the same objects; asks no ``__eq__``."""
+def same_objects(now: Sequence[Any], before: Sequence[Any]) -> bool:
+    """Whether two sequences hold the same objects; asks no ``__eq__``."""
     return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
 
 

@@ -7,6 +7,7 @@ kind of change that is watched through it, before it is used for the first time.
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
 import sys
@@ -31,11 +32,13 @@ KIND_WORDS = (8 + 80 + 16, 8 + 80 + 24)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Offsets in bytes. class_mro: in a class. function: in a function, by attribute. impl: of TensorImpl* in a tensor
-    object. sizes: of SizesAndStrides in TensorImpl; autograd: of AutogradMeta*. requires_grad, grad_fn: in
-    AutogradMeta (whole words; the first holds other flags too)."""
+    """Offsets in bytes. class_mro: in a class. order: of the count of changes of order in an OrderedDict.
+    function: in a function, by attribute. impl: of TensorImpl* in a tensor object. sizes: of SizesAndStrides in
+    TensorImpl; autograd: of AutogradMeta*. requires_grad, grad_fn: in AutogradMeta (whole words; the first holds
+    other flags too)."""
 
     class_mro: int
+    order: int
     function: dict[str, int]
     impl: int
     sizes: int
@@ -58,10 +61,11 @@ def layout() -> Layout | None:
         return None
     # The first stamp may be made under any of torch's modes.
     with torch.inference_mode(False), torch.enable_grad():
-        mro, function, tensors = _mro_offset(), _function_offsets(), _tensor_offsets()
-        if mro is None or function is None or tensors is None:
+        mro, order, function = _mro_offset(), _order_offset(), _function_offsets()
+        tensors = _tensor_offsets()
+        if mro is None or order is None or function is None or tensors is None:
             return None
-        found = Layout(mro, function, *tensors)
+        found = Layout(mro, order, function, *tensors)
         return found if _metadata_is_seen(found) else None
 
 
@@ -154,6 +158,19 @@ def _slots() -> bool:
     obj: Any = Slotted()
     obj.a, obj.b = values = (object(), object())
     return [word(member_slot(obj, name) or id(obj)) for name in ("a", "b")] == [id(v) for v in values]
+
+
+def _order_offset() -> int | None:
+    """Where an OrderedDict counts what it does: `move_to_end` changes no dictionary, so no version either."""
+    probe = collections.OrderedDict(a=1, b=2, c=3)
+    size = collections.OrderedDict.__basicsize__ // 8
+    seen = [_words(id(probe), size)]
+    # Each takes the key out of the order and puts it in again: two changes.
+    for key, last in (("a", True), ("a", False), ("c", False), ("c", True)):
+        probe.move_to_end(key, last)
+        seen.append(_words(id(probe), size))
+    counting = [i for i in range(size) if [row[i] - seen[0][i] for row in seen] == [0, 2, 4, 6, 8]]
+    return counting[0] * 8 if len(counting) == 1 else None
 
 
 def _mro_offset() -> int | None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.guards.guard import same_objects
 from tracer_core.guards.layout import (
     CELL_CONTENTS,
     DICT_SIZE,
@@ -79,7 +80,7 @@ def plain_dict(namespace: Any) -> dict[Any, Any] | None:
 class Words:
     """Mutable while it is built. depths: addresses, by depth. dicts: (address of a version, id of the dict).
     alive: objects that the addresses lie in, without the roots. empties, lists, probes, entries: for Python:
-    (container), (sequence, items), (call, result), (namespace, keys with values, length or None)."""
+    (container), (sequence, items), (call, result), (namespace, keys with values, all keys in order or None)."""
 
     def __init__(
         self, found: Layout, checked: Checked, roots: Sequence[Any], volatile: frozenset[int]
@@ -90,7 +91,7 @@ class Words:
         self.empties: list[Any] = []
         self.lists: list[tuple[Any, list[Any]]] = []
         self.probes: list[tuple[Callable[[], Any], Any]] = []
-        self.entries: list[tuple[Any, dict[Any, Any], int | None]] = []
+        self.entries: list[tuple[Any, dict[Any, Any], list[Any] | None]] = []
         self._layout = found
         self._roots = frozenset(map(id, roots))
         for owner, namespace in checked.holders:
@@ -142,10 +143,12 @@ class Words:
         if plain is None or id(plain) in volatile:
             read = namespace if keys is None else keys
             before = {key: namespace.get(key, _ABSENT) for key in read}
-            self.entries.append((namespace, before, len(namespace) if keys is None else None))
+            self.entries.append((namespace, before, list(namespace) if keys is None else None))
         else:
             self.dicts.append((id(plain) + DICT_VERSION, id(plain)))
             self._watch(plain, DICT_VERSION)
+            if keys is None and isinstance(plain, collections.OrderedDict):
+                self._watch(plain, self._layout.order)
 
     def _list(self, items: Any) -> None:
         if type(items) is tuple:
@@ -187,7 +190,7 @@ class Words:
         if any(self.empties):
             return False
         for items, old in self.lists:
-            if len(items) != len(old) or any(a is not b for a, b in zip(items, old, strict=False)):
+            if not same_objects(items, old):
                 return False
         for probe, before in self.probes:
             try:
@@ -196,8 +199,8 @@ class Words:
                 return False
             if now is not before and not _is_same_constant(now, before):
                 return False
-        for namespace, values, size in self.entries:
-            if size is not None and len(namespace) != size:
+        for namespace, values, keys in self.entries:
+            if keys is not None and not same_objects(tuple(namespace), keys):
                 return False
             if any(namespace.get(key, _ABSENT) is not value for key, value in values.items()):
                 return False

@@ -607,5 +607,11 @@ _COMPARED_BY_FUNCTION = type(functools.cmp_to_key(lambda a, b: 0))
 _SEQUENCES = (list, tuple, str, bytes, collections.deque)
 _VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys", "odict_values", "odict_items",
                          "mappingproxy"})  # fmt: skip
-_SAFE_INSTANCES = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, torch.Generator,
-                   torch._C._SDPBackend)
+_SAFE_INSTANCES = (
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    torch.Generator,
+    torch._C._SDPBackend,
+)

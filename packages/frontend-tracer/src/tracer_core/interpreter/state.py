@@ -187,8 +187,7 @@ class TraceState(Machine):
         elif isinstance(obj, (list, tuple, collections.deque)):
             children = [self.list_item(obj, i) for i in range(self.length(obj))]
         elif isinstance(obj, dict):
-            self.keys(obj)
-            children = [self.dict_get(obj, key, None) for key in dict.keys(obj)]
+            children = [self.dict_get(obj, key, None) for key in self.keys(obj)]
         elif isinstance(obj, (set, frozenset)):
             self._expand_set(obj)
             return
@@ -236,7 +235,8 @@ class TraceState(Machine):
 
     def keys(self, obj: dict[Any, Any]) -> list[Any]:
         """The keys of a dict, guarded."""
-        found = list(dict.keys(obj))
+        is_ordered = isinstance(obj, collections.OrderedDict)  # keeps an order of its own
+        found = list(collections.OrderedDict.__iter__(obj) if is_ordered else dict.keys(obj))
         source = self.provenance.source_of(obj)
         if source is None or self.effects.changed(obj) is not None:
             return found

@@ -76,7 +76,12 @@ _BREAK_PACKAGES: dict[str, str] = {
 }
 #: Exceptions to the packages above.
 _INLINE_MODULES = frozenset(
-    {"torch.autograd.grad_mode", "torch.autograd.anomaly_mode", "torch.amp.autocast_mode", "tracer_core.markers"}
+    {
+        "torch.autograd.grad_mode",
+        "torch.autograd.anomaly_mode",
+        "torch.amp.autocast_mode",
+        "tracer_core.markers",
+    }
 )
 _INLINE_FUNCTIONS = frozenset(
     {"os._Environ.__getitem__", "os._Environ.__contains__", "os._createenviron.<locals>.encode",

@@ -93,8 +93,7 @@ class Variant:
         self.body: list[str] = []
         self.fetched: dict[str, None] = {}
         self.parts: dict[str, dict[str, None]] = {
-            name: {}
-            for name in ("holders", "objects", "classes", "empties", "tensors", "lists", "probes")
+            name: {} for name in ("holders", "objects", "classes", "empties", "tensors", "lists", "probes")
         }
         #: variable of a dictionary -> text of each key read in it, or None: its keys themselves matter.
         self.keys_read: dict[str, dict[str, None] | None] = {}
