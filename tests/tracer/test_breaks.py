@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import enum
+import types
 import warnings
 
 import numpy as np
@@ -70,15 +72,21 @@ def enum_with_init(x):
     return x * Level.LOW.number
 
 
-def opcode(x):
-    def g(x):
-        try:
-            raise ExceptionGroup("g", [ValueError("a")])
-        except* ValueError:
-            x = x + 1
-        return x
+#: What the interactive prompt makes of a line.
+PROMPT = types.FunctionType(compile("None", "<prompt>", "single"), {})
 
-    return g(x) * 2
+
+def opcode(x):
+    PROMPT()
+    return x * 2
+
+
+async def twice(x):
+    return x * 2
+
+
+def event_loop(x):
+    return asyncio.run(twice(x + 1)) + 1
 
 
 class Before:
@@ -135,6 +143,7 @@ kind("disabled", lambda x: disabled(x + 1) * 2)
 kind("requested", requested)
 kind("live_iterator", live)
 kind("unsupported_opcode", opcode)
+kind("async_function", event_loop)
 kind("class_statement", enum_with_init)
 kind("unsupported_mutation", reclassed)
 kind("unsupported_value", generator_kept)

@@ -30,8 +30,6 @@ UNSUPPORTED: dict[str, str] = {
     "END_ASYNC_FOR": "async functions are called natively",
     "BEFORE_ASYNC_WITH": "async functions are called natively",
     "ASYNC_GEN_WRAP": "async functions are called natively",
-    "PREP_RERAISE_STAR": "except* breaks the graph",
-    "CHECK_EG_MATCH": "except* breaks the graph",
     "INTERPRETER_EXIT": "never in a code object's own bytecode",
     "RESERVED": "not an instruction",
     "INSTRUMENTED_LINE": "added at run time by tools; decoded as the original",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracer_core.interpreter.frame import NULL, Frame, Unread
+from tracer_core.interpreter.tracebacks import history
 from tracer_core.segments.breaks import Break, Restart, RunNatively
 
 
@@ -95,8 +96,18 @@ class Machine:
         """The exception being handled by the innermost frame that handles one."""
         for frame in reversed(self.frames):
             if frame.exceptions:
-                return frame.exceptions[-1]  # type: ignore[no-any-return]
+                error = frame.exceptions[-1]
+                if type(error) is Unread:
+                    error = frame.exceptions[-1] = self.open(error)
+                return error  # type: ignore[no-any-return]
         return None
+
+    def history(self, error: BaseException) -> Any:
+        """Where an exception was raised and went through: two parts of a group have the same."""
+        return history(error)
+
+    def same_history(self, original: BaseException, part: BaseException) -> None:
+        """Notes that `part` was split from a group."""
 
     def _set_context(self, error: BaseException) -> None:
         """An exception raised while another is handled has that one as its context."""

@@ -37,9 +37,25 @@ def extended(entry: types.TracebackType | None, frame: Frame) -> types.Traceback
     return _entry(rest, frame.code, frame.last)
 
 
+def history(error: BaseException) -> tuple[tuple[str, str, int], ...]:
+    """The entries of an exception's traceback that are the program's: (file, function, instruction)."""
+    entries, entry = [], error.__traceback__
+    while entry is not None:
+        if not is_own(entry):
+            code = entry.tb_frame.f_code
+            entries.append((code.co_filename, code.co_qualname, entry.tb_lasti))
+        entry = entry.tb_next
+    return tuple(entries)
+
+
 def is_raised_again(frame: Frame) -> bool:
     """Whether the frame stands at an instruction that lets an exception go on."""
-    return frame.code.names[frame.last] == "RERAISE"
+    return continues(frame.code, frame.last)
+
+
+def continues(code: Code, index: int) -> bool:
+    """Whether an instruction lets an exception go on: RERAISE, or ``raise`` without anything."""
+    return code.names[index] == "RERAISE" or (code.names[index] == "RAISE_VARARGS" and code.args[index] == 0)
 
 
 def rebuilt(passed: tuple[tuple[types.CodeType, int], ...]) -> types.TracebackType | None:

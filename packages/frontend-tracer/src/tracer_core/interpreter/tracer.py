@@ -22,8 +22,9 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.calls import Calls
 from tracer_core.interpreter.class_making import ENUM_HOOKS
+from tracer_core.interpreter.code import decode
 from tracer_core.interpreter.frame import NULL, Frame, Unread
-from tracer_core.interpreter.tracebacks import is_raised_again
+from tracer_core.interpreter.tracebacks import continues, is_raised_again
 from tracer_core.natives import tables  # fills the effect table
 from tracer_core.provenance import Provenance
 from tracer_core.recorder.fake import Fakes
@@ -35,6 +36,8 @@ from tracer_core.source import Source
 __all__ = ["Tracer", "opcodes", "tables"]
 
 _MODULE_CALL = torch.nn.Module.__call__
+#: Code flags of generator functions, coroutine functions and asynchronous generators.
+_NOT_PLAIN = 0x20 | 0x80 | 0x200
 _STEP_LIMIT = 3_000_000
 
 
@@ -95,6 +98,16 @@ class Tracer(Calls):
         if not (is_raised_again(frame) and entries and entries[-1][0] is frame.code.raw):
             entries.append((frame.code.raw, frame.last))
 
+    def history(self, error: BaseException) -> Any:
+        passed = [(raw, last) for raw, last in self.frames_passed(error) if not continues(decode(raw), last)]
+        return passed, super().history(error)
+
+    def same_history(self, original: BaseException, part: BaseException) -> None:
+        """A part of a group came the way that the group came."""
+        known = self.raised.get(id(original))
+        if known is not None:
+            self.raised[id(part)] = Raised(part, known.step, list(known.passed))
+
     def first_raised(self, error: BaseException) -> int:
         """The step at which an exception, or the first of those that it was raised from or while handling, was
         raised in this trace; 0 if none was."""
@@ -145,9 +158,12 @@ class Tracer(Calls):
             module = self.open(args[0])
             frame = self.call_object(module, args[1:], kwargs)
         else:
+            if function.__code__.co_flags & _NOT_PLAIN or decode(function.__code__).unsupported:
+                self.provenance.constant(function)
+                function, args = _called_from_outside(function), [function, *args]
             frame = self.frame_of(function, args, kwargs)
         if type(frame) is not Frame:
-            self.break_graph("native_python", "a generator function, or a module without a Python forward")
+            self.break_graph("native_python", "a module without a Python forward")
         return [frame]
 
     def start_inside(self, layouts: tuple[FrameLayout, ...], state: tuple[Any, ...]) -> list[Frame]:
@@ -374,3 +390,17 @@ class Tracer(Calls):
     def _register_module(self, module: types.ModuleType) -> None:
         if self.provenance.source_of(module) is None:
             self.provenance.register(module, self.provenance.sources.make(None, "module", module.__name__))
+
+
+def _called_from_outside(function: types.FunctionType) -> types.FunctionType:
+    """A function that calls its first argument with the others: it gives a call that cannot be followed an
+    instruction to break at. It says that it stands where the called function does."""
+
+    def call(function, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return function(*args, **kwargs)
+
+    raw = function.__code__
+    code = call.__code__.replace(
+        co_filename=raw.co_filename, co_firstlineno=raw.co_firstlineno - 1, co_name=raw.co_name
+    )
+    return types.FunctionType(code, {"__name__": __name__})

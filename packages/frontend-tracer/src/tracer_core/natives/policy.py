@@ -106,7 +106,7 @@ def decide(function: types.FunctionType) -> tuple[Decision, str, str]:
     if module in _INLINE_MODULES:
         return Decision.INLINE, "", ""
     if function.__code__.co_flags & 0x280:
-        return Decision.BREAK, "native_python", f"{function.__qualname__} is async"
+        return Decision.BREAK, "async_function", f"{function.__qualname__} is async"
     package = module
     while package:
         kind = _BREAK_PACKAGES.get(package)

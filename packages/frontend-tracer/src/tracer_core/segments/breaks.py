@@ -42,6 +42,10 @@ BREAKS: dict[str, BreakDoc] = {
         "a call has an effect outside the program (printing, files, time, random numbers of Python)",
         "move the call out of the compiled function",
     ),
+    "async_function": BreakDoc(
+        "an async function runs when its event loop wants, not when it is called",
+        "compile the ordinary functions that it calls",
+    ),
     "disabled": BreakDoc("the function was marked with disable()", "remove the mark"),
     "requested": BreakDoc("graph_break() was called", "remove the call"),
     "live_iterator": BreakDoc(

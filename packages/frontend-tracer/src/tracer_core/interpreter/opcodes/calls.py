@@ -7,6 +7,7 @@ import types
 from tracer_core.interpreter.code import opcode
 from tracer_core.interpreter.frame import NULL, Frame
 from tracer_core.interpreter.machine import Machine
+from tracer_core.interpreter.opcodes.containers import function_text
 
 
 @opcode("KW_NAMES")
@@ -38,9 +39,14 @@ def call(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(m: Machine, f: Frame, arg: int) -> None:
-    kwargs = m.mapping(m.pop(f)) if arg & 1 else {}
-    args = m.spread(m.pop(f))
+    named = m.pop(f) if arg & 1 else {}
+    positional = m.pop(f)
     function = m.pop(f)
+    kwargs = m.mapping(named) if arg & 1 else {}
+    if not (hasattr(type(positional), "__iter__") or hasattr(type(positional), "__getitem__")):
+        kind = type(positional).__name__
+        raise TypeError(f"{function_text(function)} argument after * must be an iterable, not {kind}")
+    args = m.spread(positional)
     if f.stack and f.stack[-1] is NULL:
         f.stack.pop()
     for name in kwargs:

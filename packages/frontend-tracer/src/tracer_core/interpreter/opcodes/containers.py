@@ -7,6 +7,7 @@ from typing import Any
 from tracer_core.interpreter.code import opcode
 from tracer_core.interpreter.frame import Frame
 from tracer_core.interpreter.machine import Machine
+from tracer_core.interpreter.opcodes.exceptions import reraise_star
 
 
 @opcode("BUILD_TUPLE")
@@ -86,7 +87,10 @@ def map_add(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("LIST_EXTEND")
 def list_extend(m: Machine, f: Frame, arg: int) -> None:
-    items = m.spread(m.pop(f))
+    value = m.pop(f)
+    if not _may_iterate(value):
+        raise TypeError(f"Value after * must be an iterable, not {type(value).__name__}")
+    items = m.spread(value)
     m.list_extend(m.peek(f, arg), items)
 
 
@@ -98,23 +102,50 @@ def set_update(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("DICT_UPDATE")
 def dict_update(m: Machine, f: Frame, arg: int) -> None:
-    items = m.mapping(m.pop(f))
+    value = m.pop(f)
+    if not _is_mapping(value):
+        raise TypeError(f"'{type(value).__name__}' object is not a mapping")
+    items = m.mapping(value)
     m.dict_update(m.peek(f, arg), items)
 
 
 @opcode("DICT_MERGE")
 def dict_merge(m: Machine, f: Frame, arg: int) -> None:
-    items = m.mapping(m.pop(f))
-    target = m.peek(f, arg)
-    for key, value in items.items():
+    value = m.pop(f)
+    target, function = m.peek(f, arg), m.peek(f, arg + 2)
+    if not _is_mapping(value):
+        kind = type(value).__name__
+        raise TypeError(f"{function_text(function)} argument after ** must be a mapping, not {kind}")
+    items = m.mapping(value)
+    for key in items:
+        if type(key) is not str and not isinstance(key, str):
+            raise TypeError("keywords must be strings")
         if key in target:
-            raise TypeError(f"got multiple values for keyword argument {key!r}")
+            raise TypeError(f"{function_text(function)} got multiple values for keyword argument '{key}'")
     m.dict_update(target, items)
+
+
+def _may_iterate(value: Any) -> bool:
+    return hasattr(type(value), "__iter__") or hasattr(type(value), "__getitem__")
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, dict) or hasattr(type(value), "keys")
+
+
+def function_text(function: Any) -> str:
+    """How CPython names a function in errors about its arguments."""
+    name, module = getattr(function, "__qualname__", None), getattr(function, "__module__", None)
+    if name is None:
+        return str(function)
+    return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
+    if not _may_iterate(value):
+        raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
     items = m.spread(value)
     if len(items) < arg:
         raise ValueError(f"not enough values to unpack (expected {arg}, got {len(items)})")
@@ -126,7 +157,10 @@ def unpack_sequence(m: Machine, f: Frame, arg: int) -> None:
 @opcode("UNPACK_EX")
 def unpack_ex(m: Machine, f: Frame, arg: int) -> None:
     before, after = arg & 0xFF, arg >> 8
-    items = m.spread(m.pop(f))
+    value = m.pop(f)
+    if not _may_iterate(value):
+        raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
+    items = m.spread(value)
     if len(items) < before + after:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
@@ -160,4 +194,8 @@ def _stop_iteration(error: BaseException) -> BaseException:
 
 @opcode("CALL_INTRINSIC_2")
 def call_intrinsic_2(m: Machine, f: Frame, arg: int) -> None:
-    m.break_graph("unsupported_opcode", f"CALL_INTRINSIC_2 {arg}: except* and type parameters")
+    if arg == 1:
+        raised = m.pop(f)
+        f.stack.append(reraise_star(m, m.pop(f), raised))
+        return
+    m.break_graph("unsupported_opcode", f"CALL_INTRINSIC_2 {arg}: type parameters")

@@ -110,6 +110,8 @@ def load_from_dict_or_globals(m: Machine, f: Frame, arg: str) -> None:
 
 def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
     """(whether a class body's namespace has a name, its value)."""
+    if namespace is None:
+        return False, None
     if type(namespace) is dict:
         return name in namespace, namespace.get(name)
     try:

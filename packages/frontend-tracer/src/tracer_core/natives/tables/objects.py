@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from tracer_core.interpreter import objects
-from tracer_core.natives.effects import special
+from tracer_core.natives.effects import PURE, declare, special
 from tracer_core.provenance import is_constant
 
 _NUMBERS = (int, float, complex, bool)
@@ -207,3 +207,43 @@ def cmp_to_key(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 for _name, _method in (("floor", "__floor__"), ("ceil", "__ceil__"), ("trunc", "__trunc__")):
     special(getattr(math, _name))(_asks(_method, getattr(math, _name)))
+
+
+# -- exception groups ----------------------------------------------------------------------------------------------
+
+
+def _of_group(method: Any) -> Any:
+    """split and subgroup: the condition may be a function of the program."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        group, condition = args
+        if tracer.python_method(group, "derive"):
+            tracer.break_graph(
+                "unknown_native", f"{type(group).__name__}.derive is asked by {method.__name__}"
+            )
+        if not isinstance(condition, (type, tuple)):
+            function, condition = (
+                condition,
+                lambda error: tracer.truth(tracer.call_value(function, [error], {})),
+            )
+        parts = method(group, condition)
+        for part in parts if isinstance(parts, tuple) else (parts,):
+            if part is not None and part is not group:
+                tracer.same_history(group, part)
+        return parts
+
+    return handler
+
+
+for _method in (BaseExceptionGroup.split, BaseExceptionGroup.subgroup):
+    special(_method)(_of_group(_method))
+declare(PURE, [BaseExceptionGroup.derive])
+
+
+@special(BaseException.add_note)
+def add_note(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    error, note = args
+    if not tracer.is_fresh(error):
+        tracer.break_graph("unsupported_mutation", "a note is added to an exception from before this segment")
+    tracer.mutations += 1
+    error.add_note(note)
