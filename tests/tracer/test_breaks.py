@@ -133,7 +133,11 @@ kind("data_dependent_value", lambda x: x * x.sum().item(), lambda x: (x + 1).tol
      lambda x: float(x[0, 0]), lambda x: f"{x.sum()}", lambda x: torch.from_numpy(x.numpy() + 1) * 2)  # fmt: skip
 kind("data_dependent_shape", lambda x: x[x > 0] * 2, lambda x: torch.nonzero(x) + 1)
 kind("unknown_native", lambda x: x + np.float64(2.0).item(), lambda x: x * len(memoryview(b"abc")))
-kind("native_python", lambda x: (x + 1, __import__("copy").deepcopy([1])), lambda x: x * eval("2"))
+kind(
+    "native_python",
+    lambda x: (x + 1, len(__import__("copy").deepcopy([{object()}]))),
+    lambda x: x * eval("2"),
+)
 kind(
     "side_effect_native",
     lambda x: (print(end=""), x + 1)[1],

@@ -9,8 +9,10 @@ used like a constant.
 from __future__ import annotations
 
 import collections
+import datetime
 import enum
 import functools
+import re
 import types
 from collections.abc import Callable
 from typing import Any
@@ -18,14 +20,16 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.guards.guard import Guard, GuardKind, TensorFacts
+from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind, TensorFacts
 from tracer_core.segments.breaks import Break
 from tracer_core.source import Source, Sources
 
+#: Immutable types that may hold a time zone of the program.
+_ZONED = (datetime.datetime, datetime.time)
 #: Immutable types that are guarded by value and then used as constants.
 CONSTANT_TYPES = frozenset(
     {type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
-     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size}
+     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, re.Pattern, *REPR_TYPES}
 )  # fmt: skip
 #: Types whose instances are compared by identity; what they hold is guarded when it is read.
 IDENTITY_TYPES = (
@@ -44,7 +48,7 @@ def is_constant(value: Any) -> bool:
     """Whether a value is guarded by equality: immutable, all the way down."""
     kind = type(value)
     if kind in CONSTANT_TYPES:
-        return True
+        return kind not in _ZONED or type(value.tzinfo) in (type(None), datetime.timezone)
     if kind in (tuple, frozenset):
         return all(map(is_constant, value))
     return kind is slice and all(map(is_constant, (value.start, value.stop, value.step)))

@@ -50,6 +50,8 @@ class Rebuilder:
         self._fetch, self._constant, self._output, self._source_of = fetch, constant, output, source_of
         self._frames_passed = frames_passed
         self._classes = classes
+        #: id -> (step, object): where native code made what has no description.
+        self.births: dict[int, tuple[int, Any]] = {}
         self._memo: dict[int, str] = {}
         self._alive: list[Any] = []
 
@@ -272,6 +274,11 @@ class Rebuilder:
         try:
             described = obj.__reduce_ex__(4)
         except Exception as error:
+            step, born = self.births.get(id(obj), (0, None))
+            if born is obj:
+                raise Restart(
+                    step, "unsupported_value", f"a {type(obj).__name__} outlives the segment"
+                ) from None
             raise CannotRebuild(f"a {type(obj).__module__}.{type(obj).__qualname__}: {error}") from error
         if isinstance(described, str):
             return self._constant(obj)

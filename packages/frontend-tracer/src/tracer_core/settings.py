@@ -138,7 +138,9 @@ def run_restoring(runner: Callable[[list[Any]], Any], inputs: list[Any]) -> Any:
     try:
         return runner(inputs)
     except BaseException as error:
-        traceback.clear_frames(error.__traceback__)  # the graph's frame holds the inference mode that it entered
+        traceback.clear_frames(
+            error.__traceback__
+        )  # the graph's frame holds the inference mode that it entered
         restore(before)
         raise
 

@@ -6,12 +6,16 @@ true when the trace still holds. A guard never has an effect and never runs user
 
 from __future__ import annotations
 
+import datetime
 import enum
+import fractions
 import math
+import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tracer_core.numpy_types import SCALARS
 from tracer_core.source import Source
 
 
@@ -78,6 +82,13 @@ def _show(obj: Any) -> str:
     return repr(obj) if len(repr(obj)) < 80 else f"<{type(obj).__name__} at {id(obj):#x}>"
 
 
+#: Immutable types whose text says all that they hold; equal ones may differ (of two time zones, of two folds).
+REPR_TYPES: frozenset[type] = frozenset(
+    {datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, fractions.Fraction,
+     pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, *SCALARS}
+)  # fmt: skip
+
+
 def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
     """Text that is true when `value` equals the immutable `expected`, its type included, NaN equal to
     itself and -0.0 different from 0.0."""
@@ -97,6 +108,8 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
         return (
             "(" + " and ".join([f"type({value}) is tuple", f"len({value}) == {len(expected)}", *parts]) + ")"
         )
+    if kind in REPR_TYPES:
+        return f"(type({value}) is {constant(kind)} and repr({value}) == {repr(expected)!r})"
     if kind is complex:
         return f"(type({value}) is complex and repr({value}) == {repr(expected)!r})"
     if kind is frozenset:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import array
 import collections
 import enum
-import functools
 import types
-import weakref
 from typing import Any
 
 import torch
@@ -26,8 +24,8 @@ from tracer_core.interpreter.code import UNSUPPORTED, decode
 from tracer_core.interpreter.frame import NULL, Frame
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.interpreter.operations import Operations
-from tracer_core.natives import policy
-from tracer_core.natives.effects import Effect, EffectKind, effect_of, unbound
+from tracer_core.natives import libraries, policy, reading
+from tracer_core.natives.effects import CALLED_CODES, CALLED_TYPES, Effect, EffectKind, effect_of, unbound
 from tracer_core.provenance import is_constant
 from tracer_core.recorder.refusals import refusal
 from tracer_core.segments.breaks import Break, Restart, RunNatively
@@ -61,6 +59,10 @@ class Calls(Operations):
     nesting: int
     #: Every code object that was run, with a function that has it.
     interpreted: dict[types.CodeType, types.FunctionType]
+    #: class -> its special methods in Python (natives/reading.py).
+    methods_of: dict[type, frozenset[str]]
+    #: id -> (step, object) of what native code made.
+    births: dict[int, tuple[int, Any]]
 
     # -- entry points of the machine --
 
@@ -124,7 +126,7 @@ class Calls(Operations):
             return self.call_native(function, args, kwargs)
         if isinstance(function, type):
             return self.instantiate(function, args, kwargs)
-        handler = _BY_TYPE.get(kind)
+        handler = CALLED_TYPES.get(kind)
         if handler is not None:
             return handler(self, function, args, kwargs)
         if policy.is_torch_operator(function):
@@ -157,15 +159,22 @@ class Calls(Operations):
         row = effect_of(function)
         if row is not None:
             return self.apply_effect(row, function, args, kwargs)
+        handler = CALLED_CODES.get(function.__code__)
+        if handler is not None:
+            return handler(self, function, args, kwargs)
         decision, kind, reason = policy.decide(function)
         if decision is policy.Decision.BREAK:
             behind = markers.compiled(function)
             if behind is not None:
                 return self.prepare(behind.original, args, kwargs)
-            self.break_graph(kind, reason)
         behind = markers.compiled(function)
         if behind is not None:
             return self.prepare(behind.original, args, kwargs)
+        if libraries.runs_natively(self, function, args, kwargs):
+            self.native_reads(*args, *kwargs.values())
+            return self.born(function(*args, **kwargs))
+        if decision is policy.Decision.BREAK:
+            self.break_graph(kind, reason)
         if decision is policy.Decision.NATIVE:
             self.native_reads(*args, *kwargs.values())
             return self.native(function, *args, **kwargs)
@@ -207,12 +216,21 @@ class Calls(Operations):
                 if row is not None and (slot or not isinstance(function.__self__, type)):
                     return self.apply_effect(row, raw, [function.__self__, *args], kwargs)
                 if row is not None:
-                    return self.apply_effect(row, function, args, kwargs)
+                    return self._apply_to_class(row, function, args, kwargs)
         if row is not None:
             return self.apply_effect(row, function, args, kwargs)
         if policy.is_torch_operator(function):
             return self.call_torch(function, args, kwargs)
         return self.unknown(function, args, kwargs)
+
+    def _apply_to_class(self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A class method written in C: handlers get the class first."""
+        cls = function.__self__
+        if row.kind is EffectKind.SPECIAL:
+            return self.apply_effect(row, function, [cls, *args], kwargs)
+        if any(has_python(self._static(cls, name)) for name in ("__new__", "__init__")):
+            self.break_graph("unknown_native", f"{function.__qualname__} makes a {cls.__name__}")
+        return self.apply_effect(row, function, args, kwargs)
 
     def unknown(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Slots that a class inherits from C bases, then: graph break."""
@@ -252,6 +270,10 @@ class Calls(Operations):
             if getattr(function, "__module__", "") == "math":
                 args = [objects.number(self, value) for value in args]
             self._settle_arguments(function, args, args)
+            if reading.read_values(self, *args, *kwargs.values()):
+                return self.native(function, *args, **kwargs)
+            return self.born(function(*args, **kwargs))
+        if row.kind is EffectKind.MOVES:
             self.native_reads(*args, *kwargs.values())
         elif row.kind is EffectKind.MUTATES:
             stores = getattr(function, "__name__", "") in _STORING
@@ -282,6 +304,12 @@ class Calls(Operations):
                             "unknown_native",
                             f"{getattr(function, '__qualname__', function)} may ask {type(value).__name__}.{name}",
                         )
+
+    def born(self, result: Any) -> Any:
+        """What native code made: where no text can make it again, a later break moves to here."""
+        if not is_constant(result) and type(result) not in (list, dict, set, tuple):
+            self.births[id(result)] = (self.outer_step, result)
+        return result
 
     def native_reads(self, *values: Any) -> None:
         """Guards what a native function may read in its arguments."""
@@ -502,49 +530,8 @@ def _next(tracer: Calls, iterator: Any) -> Any:
     raise StopIteration(item)
 
 
-def _call_partial(tracer: Calls, partial: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    source = tracer.provenance.source_of(partial)
-    parts = []
-    for name in ("func", "args", "keywords"):
-        value = getattr(partial, name)
-        if source is not None:
-            value = tracer.provenance.read(value, tracer.provenance.sources.make(source, "slot", name))
-        parts.append(value)
-    return tracer.prepare(parts[0], [*tracer.spread(parts[1]), *args], {**tracer.mapping(parts[2]), **kwargs})
-
-
-def _call_cached(tracer: Calls, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """functools.lru_cache: by contract a function of its arguments."""
-    if all(
-        is_constant(value) or isinstance(value, (type, types.FunctionType))
-        for value in (*args, *kwargs.values())
-    ):
-        if not any(isinstance(value, torch.Tensor) for value in args):
-            return cached(*args, **kwargs)
-    return tracer.prepare(cached.__wrapped__, args, kwargs)
-
-
 def _make_dict(tracer: Calls, args: list[Any], kwargs: dict[str, Any]) -> dict[Any, Any]:
     row = effect_of(dict)
     assert row is not None and row.handler is not None
     result: dict[Any, Any] = row.handler(tracer, args, kwargs)
     return result
-
-
-def _call_weakref(tracer: Calls, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    value = reference()
-    source = tracer.provenance.source_of(reference)
-    return value if source is None else tracer.provenance.read(
-        value, tracer.provenance.sources.make(source, "called"))  # fmt: skip
-
-
-#: type of a callable object -> how it is called.
-_BY_TYPE: dict[type, Any] = {
-    functools.partial: _call_partial,
-    weakref.ReferenceType: _call_weakref,
-    functools._lru_cache_wrapper: _call_cached,
-    # The key function of functools.cmp_to_key: its keys call back into the tracer.
-    type(functools.cmp_to_key(lambda a, b: 0)): lambda tracer, function, args, kwargs: function(
-        *args, **kwargs
-    ),
-}

@@ -65,6 +65,7 @@ class Tracer(Calls):
         self.steps = self.outer_step = self.nesting = 0
         self.raised: dict[int, Raised] = {}
         self._specials = {}
+        self.methods_of, self.births = {}, {}
         self.classes = {}
         self._lineages = set()
         self._fresh_functions: set[int] = set()
@@ -333,6 +334,10 @@ class Tracer(Calls):
             for cell in value.__closure__ or ():
                 self._fresh_cells.add(id(cell))
         return value
+
+    def keep_alive(self, obj: Any) -> None:
+        """While its id is remembered."""
+        self._keep.append(obj)
 
     def made_here(self, function: types.FunctionType) -> bool:
         return id(function) in self._fresh_functions

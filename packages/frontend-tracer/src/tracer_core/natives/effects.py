@@ -16,11 +16,13 @@ from typing import Any
 
 
 class EffectKind(enum.Enum):
-    """PURE: reads its arguments (containers all the way down), changes nothing, calls no user code.
-    MUTATES: like PURE, but changes its first argument. SHALLOW: looks at identities and types only.
+    """PURE: reads the values of its arguments, all the way down, and changes nothing; objects whose methods are
+    user code end the graph. MOVES: reads the containers it is given, but asks nothing of what they hold.
+    MUTATES: like MOVES, but changes its first argument. SHALLOW: looks at identities and types only.
     SPECIAL: has a handler. TORCH: a torch operator, seen by the recorder. BREAKS: ends the graph."""
 
     PURE = "pure"
+    MOVES = "moves"
     MUTATES = "mutates"
     SHALLOW = "shallow"
     SPECIAL = "special"
@@ -41,6 +43,7 @@ class Effect:
 EFFECTS: dict[Any, Effect] = {}
 
 PURE = Effect(EffectKind.PURE)
+MOVES = Effect(EffectKind.MOVES)
 MUTATES = Effect(EffectKind.MUTATES)
 SHALLOW = Effect(EffectKind.SHALLOW)
 TORCH = Effect(EffectKind.TORCH)
@@ -62,6 +65,11 @@ def special(*callables: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
         return handler
 
     return register
+
+
+#: type of a callable object, or code of a Python function -> handler(tracer, callable, args, kwargs).
+CALLED_TYPES: dict[type, Callable[..., Any]] = {}
+CALLED_CODES: dict[types.CodeType, Callable[..., Any]] = {}
 
 
 def query(tracer: Any, function: Any) -> Any:
@@ -104,6 +112,8 @@ def counting() -> Iterator[collections.Counter[str]]:
 
 def rows() -> Iterator[tuple[str, EffectKind]]:
     """(qualified name, kind) of every row of the table; names are unique."""
+    import tracer_core.natives.tables  # noqa: F401  these fill the table, and import this module
+
     for function, row in EFFECTS.items():
         yield row_name(function), row.kind
 

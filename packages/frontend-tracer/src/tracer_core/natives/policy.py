@@ -24,10 +24,9 @@ class Decision(enum.Enum):
     BREAK = "break"
 
 
-#: Python modules whose functions are torch operators or pure; their calls are recorded as they are.
+#: Python modules whose functions are torch operators; their calls are recorded as they are.
 _NATIVE_MODULES = frozenset(
-    {"torch.nn.functional", "torch.functional", "torch._linalg_utils", "torch._lowrank", "typing", "re", "inspect",
-     "string", "packaging.version", "importlib.metadata", "posixpath", "numbers", "fractions", "torch.overrides",
+    {"torch.nn.functional", "torch.functional", "torch._linalg_utils", "torch._lowrank", "torch.overrides",
      "torch._meta_registrations", "torch._refs", "torch.fft", "torch.special", "torch._tensor"}
 )  # fmt: skip
 #: Packages whose Python code ends the graph, with the kind of break.
@@ -81,6 +80,7 @@ _INLINE_MODULES = frozenset(
         "torch.autograd.anomaly_mode",
         "torch.amp.autocast_mode",
         "tracer_core.markers",
+        "tracer_core.natives.stand_ins",
     }
 )
 _INLINE_FUNCTIONS = frozenset(

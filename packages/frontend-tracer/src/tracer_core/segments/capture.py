@@ -165,6 +165,7 @@ class _Generator:
             tracer.frames_passed,
             tracer.classes,
         )
+        self.rebuilder.births = tracer.births
 
     def _output(self, value: Any) -> str:
         recorder = self.tracer.recorder
@@ -213,7 +214,9 @@ class _Generator:
     def _settings(self) -> list[str]:
         """Lines that leave torch's settings and contexts as the program did."""
         recorder, constant = self.tracer.recorder, self.variant.constants.text
-        lines = [f"put_setting({name!r}, {constant(value)})" for name, value in self.tracer.settings_after.items()]
+        lines = [
+            f"put_setting({name!r}, {constant(value)})" for name, value in self.tracer.settings_after.items()
+        ]
         if recorder.autocast_nesting:
             lines.append(f"nest_autocast({recorder.autocast_nesting})")
         return lines + [f"{constant(device)}.__enter__()" for device in recorder.devices]

@@ -127,12 +127,17 @@ class Variant:
             base = self.fetch(source.base) if source.base is not None else ""
             name = f"v{len(self._variables)}"
             lines = self.object_lines if self.is_object(source) else self.direct_lines
-            lines.append(f"{name} = {source.text(base)}")
+            lines.append(f"{name} = {self._fetch_text(source, base)}")
             if source.base is None and self.is_object(source):
                 self.roots[source.key[0]] = None
             self._note_read(source, base, name)
         self._variables[source] = name
         return name
+
+    def _fetch_text(self, source: Source, base: str) -> str:
+        if source.kind == "applied":
+            return f"{self.constants.text(self.provenance.constants[source.key[0]])}({base})"
+        return source.text(base)
 
     def use(self, source: Source) -> str:
         """`fetch` for the run part."""
@@ -163,6 +168,9 @@ class Variant:
                 self.parts["probes"][f"partial(getattr, {base}, {name!r})"] = None
         elif source.kind == "called":
             self.parts["probes"][base] = None
+        elif source.kind == "applied":
+            function = self.constants.text(self.provenance.constants[source.key[0]])
+            self.parts["probes"][f"partial({function}, {base})"] = None
 
     def _reads_key(self, name: str, key: Any) -> None:
         keys = self.keys_read.setdefault(name, {})

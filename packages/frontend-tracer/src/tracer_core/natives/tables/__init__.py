@@ -4,10 +4,18 @@ from tracer_core.natives.tables import (
     builtins,
     classes,
     containers,
+    copying,
+    functional,
+    iterators,
     libraries,
+    numbers,
     objects,
+    operators,
+    ordered,
+    outside,
     torch_functions,
     torch_settings,
 )
 
-__all__ = ["builtins", "classes", "containers", "libraries", "objects", "torch_functions", "torch_settings"]
+__all__ = ["builtins", "classes", "containers", "copying", "functional", "iterators", "libraries", "numbers",
+           "objects", "operators", "ordered", "outside", "torch_functions", "torch_settings"]  # fmt: skip

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import builtins
 import collections
-import functools
-import operator
 import types
 from typing import Any
 
@@ -20,8 +18,8 @@ from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator, Tra
 from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
 from tracer_core.provenance import is_constant
 
-declare(PURE, [ord, slice])
-declare(SHALLOW, [callable, object.__new__])
+declare(PURE, [ord])
+declare(SHALLOW, [callable, object.__new__, slice])
 breaks("unknown_native", "the address of an object differs between calls", [id])
 breaks("side_effect_native", "it prints or reads", [print, input, builtins.open, builtins.breakpoint])
 breaks("native_python", "code is compiled at run time", [eval, exec, compile])
@@ -38,6 +36,9 @@ def is_instance(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
         concrete = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}[type(obj)]
         return isinstance(obj, classes) or isinstance(concrete, classes)
     tracer.native_reads(classes)
+    hooked = _asked_hook(tracer, classes, "__instancecheck__", obj)
+    if hooked is not None:
+        return hooked
     if isinstance(obj, HOST_ITERATORS):
         return isinstance(_stand_in(obj), classes)
     tracer.guard_lineage(type(obj))
@@ -51,6 +52,9 @@ def is_instance(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
 def is_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
     cls, classes = args
     tracer.native_reads(classes)
+    hooked = _asked_hook(tracer, classes, "__subclasscheck__", cls)
+    if hooked is not None:
+        return hooked
     if isinstance(cls, type):
         tracer.guard_lineage(cls)
     for other in _flat(classes):
@@ -65,6 +69,30 @@ def _flat(classes: Any) -> list[Any]:
         parts = classes if isinstance(classes, tuple) else classes.__args__
         return [cls for part in parts for cls in _flat(part)]
     return [classes]
+
+
+def _asked_hook(tracer: Any, classes: Any, name: str, obj: Any) -> bool | None:
+    """What metaclasses of the program answer; None if none of these classes has one of its own."""
+    flat = _flat(classes)
+    hooks = [_hook(tracer, cls, name) for cls in flat]
+    if not any(hooks):
+        return None
+    plain = isinstance if name == "__instancecheck__" else issubclass
+    for cls, hook in zip(flat, hooks, strict=True):
+        if plain is isinstance and type(obj) is cls:
+            return True
+        if tracer.truth(tracer.call_value(hook, [cls, obj], {})) if hook else plain(obj, cls):
+            return True
+    return False
+
+
+def _hook(tracer: Any, cls: Any, name: str) -> Any:
+    found = tracer.python_method(cls, name) if isinstance(cls, type) else None
+    return None if found is None or found.__module__.partition(".")[0] in _KNOWN_METACLASSES else found
+
+
+#: Where metaclasses come from whose checks look at types and registries alone.
+_KNOWN_METACLASSES = frozenset({"abc", "typing", "torch", "enum", "typing_extensions"})
 
 
 def _stand_in(iterator: Any) -> Any:
@@ -204,7 +232,7 @@ def iter_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _until(tracer: Any, function: Any, sentinel: Any) -> LazyIterator:
     def step() -> Any:
         value = tracer.call_value(function, [], {})
-        if tracer.truth(tracer.compare("==", value, sentinel)):
+        if objects.same_value(tracer, sentinel, value):
             raise StopIteration
         return value
 
@@ -223,6 +251,8 @@ def next_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(sorted)
 def sorted_list(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+    if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
+        return sorted(*args, **kwargs)  # raises Python's own error
     items = tracer.spread(args[0])
     key = kwargs.get("key")
     keys = items if key is None else [tracer.call_value(key, [item], {}) for item in items]
@@ -236,6 +266,8 @@ def sorted_list(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> list[An
 def _extreme(pick: Any, symbol: str) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         items = tracer.spread(args[0]) if len(args) == 1 else args
+        if kwargs.get("key") is None and all(map(is_constant, items)):
+            return pick(items, **{name: value for name, value in kwargs.items() if name != "key"})
         if not items:
             if "default" in kwargs:
                 return kwargs["default"]
@@ -258,7 +290,10 @@ special(min)(_extreme(min, "<"))
 @special(sum)
 def sum_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     total = args[1] if len(args) > 1 else kwargs.get("start", 0)
-    for item in tracer.spread(args[0]):
+    items = tracer.spread(args[0])
+    if is_constant(total) and all(map(is_constant, items)):
+        return sum(items, total)  # 3.12 adds floats with a correction
+    for item in items:
         total = tracer.binary("+", total, item)
     return total
 
@@ -325,9 +360,14 @@ def reversed_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     method = tracer.python_method(args[0], "__reversed__")
     if method is not None:
         return tracer.call_value(method, [args[0]], {})
-    if isinstance(args[0], range):
-        return reversed(args[0])
-    return iter(tracer.spread(args[0])[::-1])
+    (value,) = args
+    if isinstance(value, (list, tuple, dict, collections.deque, range, str, bytes)):
+        tracer.native_reads(value)
+        return reversed(value)
+    if not (tracer.python_method(value, "__len__") and tracer.python_method(value, "__getitem__")):
+        return iter(tracer.spread(value)[::-1])
+    rest = iter(range(tracer.call_value(len, [value], {}) - 1, -1, -1))
+    return LazyIterator(tracer, "reversed", lambda: tracer.getitem(value, next(rest)))
 
 
 @special(range)
@@ -336,18 +376,6 @@ def range_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.break_graph("data_dependent_value", "range() of a tensor")
     args = [tracer.index(a) for a in args]
     return range(*(int(a) if isinstance(a, torch.SymInt) else a for a in args))
-
-
-@special(functools.reduce)
-def reduce_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    function, iterable, *initial = args
-    items = [*initial, *tracer.spread(iterable)]
-    if not items:
-        raise TypeError("reduce() of empty iterable with no initial value")
-    result = items[0]
-    for item in items[1:]:
-        result = tracer.call_value(function, [result, item], {})
-    return result
 
 
 def _collect(kind: Any) -> Any:
@@ -395,7 +423,7 @@ special(collections.OrderedDict)(_mapping_init(collections.OrderedDict))
 @special(collections.defaultdict)
 def defaultdict_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return collections.defaultdict(
-        args[0] if args else None, *(tracer.mapping(a) for a in args[1:]), **kwargs
+        args[0] if args else None, *(tracer.call_value(dict, [a], {}) for a in args[1:]), **kwargs
     )
 
 
@@ -432,8 +460,9 @@ _NUMBER_METHODS: dict[type, tuple[str, ...]] = {
     float: ("__float__", "__index__"),
     complex: ("__complex__", "__float__", "__index__"),
     bytes: ("__bytes__", "__index__", "__iter__"),
+    bytearray: ("__index__", "__iter__"),
 }
-for _number_type in (int, float, complex, bytes):
+for _number_type in (int, float, complex, bytes, bytearray):
     special(_number_type)(_number(_number_type))
 
 
@@ -470,44 +499,4 @@ def super_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return super(*args)
 
 
-@special(functools.partial)
-def partial_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if not args:
-        raise TypeError("type 'partial' takes at least one argument")
-    return functools.partial(args[0], *args[1:], **kwargs)
-
-
 declare(SHALLOW, [property, staticmethod, classmethod, property.setter, property.getter, property.deleter])
-
-
-_OPERATORS = {
-    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
-    "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "iadd": "+=", "isub": "-=", "imul": "*=",
-    "itruediv": "/=",
-}  # fmt: skip
-
-
-def _binary(symbol: str) -> Any:
-    return lambda tracer, args, kwargs: tracer.binary(symbol, *args)
-
-
-def _compare(symbol: str) -> Any:
-    return lambda tracer, args, kwargs: tracer.compare(symbol, *args)
-
-
-for _name, _symbol in _OPERATORS.items():
-    special(getattr(operator, _name))(_binary(_symbol))
-for _name, _symbol in {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}.items():
-    special(getattr(operator, _name))(_compare(_symbol))
-special(operator.neg)(lambda tracer, args, kwargs: tracer.unary("-", *args))
-special(operator.pos)(lambda tracer, args, kwargs: tracer.unary("+", *args))
-special(operator.invert)(lambda tracer, args, kwargs: tracer.unary("~", *args))
-special(operator.not_)(lambda tracer, args, kwargs: not tracer.truth(args[0]))
-special(operator.truth)(lambda tracer, args, kwargs: tracer.truth(args[0]))
-special(operator.getitem)(lambda tracer, args, kwargs: tracer.getitem(*args))
-special(operator.setitem)(lambda tracer, args, kwargs: tracer.setitem(*args))
-special(operator.delitem)(lambda tracer, args, kwargs: tracer.delitem(*args))
-special(operator.contains)(lambda tracer, args, kwargs: tracer.contains(args[1], args[0]))
-special(operator.is_)(lambda tracer, args, kwargs: args[0] is args[1])
-special(operator.is_not)(lambda tracer, args, kwargs: args[0] is not args[1])
-special(operator.index)(lambda tracer, args, kwargs: operator.index(tracer.index(args[0])))

@@ -7,29 +7,51 @@ import types
 from typing import Any
 
 from tracer_core.interpreter import objects
+from tracer_core.interpreter.answers import text_part
 from tracer_core.interpreter.attributes import ABSENT
-from tracer_core.natives.effects import MUTATES, PURE, declare, special
+from tracer_core.natives import reading
+from tracer_core.natives.effects import MOVES, MUTATES, PURE, declare, special
 
 _READERS: dict[type, str] = {
     list: "copy __len__ __iter__ __getitem__ __add__ __mul__ __reversed__ __rmul__",
-    tuple: "__len__ __iter__ __getitem__ __add__ __mul__",
-    dict: "copy keys values items __len__ __iter__ __or__ __reversed__",
-    set: "copy difference intersection isdisjoint issubset issuperset symmetric_difference union __len__"
-         " __contains__ __iter__ __eq__ __sub__ __and__ __or__ __xor__",
-    frozenset: "copy difference intersection isdisjoint issubset issuperset symmetric_difference union __len__"
-               " __contains__ __iter__ __eq__ __sub__ __and__ __or__",
-    collections.deque: "copy __len__ __iter__ __getitem__",
-    collections.OrderedDict: "copy keys values items __iter__ __reversed__",
-}  # fmt: skip
+    tuple: "__len__ __iter__ __getitem__ __add__ __mul__ __rmul__ __getnewargs__",
+    dict: "copy keys values items __len__ __iter__ __or__ __ror__ __reversed__",
+    set: "copy __len__ __iter__",
+    frozenset: "copy __len__ __iter__",
+    collections.deque: "copy __copy__ __len__ __iter__ __getitem__ __add__ __mul__ __rmul__ __reversed__",
+    collections.OrderedDict: "copy keys values items __iter__ __reversed__ __or__ __ror__",
+    collections.defaultdict: "copy __copy__ __or__ __ror__",
+}
 _WRITERS: dict[type, str] = {
-    list: "insert pop clear reverse __setitem__ __delitem__",
+    list: "insert pop clear reverse __setitem__ __delitem__ __imul__",
     dict: "popitem clear",
     set: "discard remove pop clear",
-    collections.deque: "appendleft pop popleft clear rotate reverse insert __setitem__ __delitem__",
+    collections.deque: "appendleft pop popleft clear rotate reverse insert __setitem__ __delitem__ __imul__",
     collections.OrderedDict: "move_to_end popitem clear",
 }
 #: Types whose every method reads only immutable values.
 _IMMUTABLE = (str, bytes, int, float, complex, bool, range, slice, type(None))
+_SET_OPERATIONS = (
+    "difference intersection isdisjoint issubset issuperset symmetric_difference union difference_update"
+    " intersection_update symmetric_difference_update __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__"
+    " __sub__ __and__ __or__ __xor__ __rsub__ __rand__ __ror__ __rxor__ __isub__ __iand__ __ior__ __ixor__"
+)
+_BYTEARRAY_WRITERS = frozenset(
+    [
+        "append",
+        "clear",
+        "extend",
+        "insert",
+        "pop",
+        "remove",
+        "reverse",
+        "__setitem__",
+        "__delitem__",
+        "__iadd__",
+        "__imul__",
+    ]
+)
+_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 
 
 def _methods(cls: type, names: str) -> list[Any]:
@@ -37,21 +59,104 @@ def _methods(cls: type, names: str) -> list[Any]:
 
 
 for _cls, _names in _READERS.items():
-    declare(PURE, _methods(_cls, _names))
+    declare(MOVES, _methods(_cls, _names))
 for _cls, _names in _WRITERS.items():
     declare(MUTATES, _methods(_cls, _names))
-for _cls in _IMMUTABLE:
-    declare(
-        PURE,
-        [
-            raw
-            for name, raw in _cls.__dict__.items()
-            if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType))
-            and name not in ("join", "format", "__format__", "__getattribute__", "__init__", "format_map", "__str__",
-                             "__repr__", "__eq__", "__ne__", "__mod__", "__rmod__")
-        ],
-    )  # fmt: skip
-declare(PURE, [str.__dict__["maketrans"], dict.__dict__["fromkeys"], int.__eq__, str.__eq__, float.__eq__])
+for _cls in (*_IMMUTABLE, bytearray):
+    for _name, _raw in _cls.__dict__.items():
+        if not isinstance(_raw, _DESCRIPTORS) or _name in ("__getattribute__", "__init__", "__reduce__", "__sizeof__",
+                                                           "__reduce_ex__"):  # fmt: skip
+            continue
+        if _cls in (str, bytes, bytearray) and _name in (
+            "join",
+            "format",
+            "format_map",
+            "__mod__",
+            "__rmod__",
+        ):
+            continue
+        declare(MUTATES if _cls is bytearray and _name in _BYTEARRAY_WRITERS else PURE, [_raw])
+declare(PURE, [str.__dict__["maketrans"], bytes.__dict__["maketrans"], bytearray.__dict__["maketrans"]])
+declare(PURE, [bytes.__mod__, bytearray.__mod__, *(c.__dict__["__rmod__"] for c in (str, bytes, bytearray))])
+
+
+@special(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])
+def fromkeys(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``cls.fromkeys(keys, value)``: args starts with the class."""
+    cls, iterable, *value = args
+    result = tracer.call_value(cls, [], {})
+    for key in tracer.spread(iterable):
+        tracer.setitem(result, key, value[0] if value else kwargs.get("value"))
+    return result
+
+
+@special(collections._count_elements)  # type: ignore[attr-defined]
+def count_elements(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """What collections.Counter counts with."""
+    mapping, iterable = args
+    for element in tracer.spread(iterable):
+        known = tracer.call_value(tracer.getattr(mapping, "get"), [element, 0], {})
+        tracer.setitem(mapping, element, tracer.binary("+", known, 1))
+
+
+@special(collections.defaultdict.__missing__)
+def missing(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    target, key = args
+    factory = tracer.getattr(target, "default_factory")
+    if factory is None:
+        raise KeyError(key)
+    value = tracer.call_value(factory, [], {})
+    tracer.setitem(target, key, value)
+    return value
+
+
+def _set_operation(method: Any) -> Any:
+    mutates = method.__name__.endswith("_update") or method.__name__ in (
+        "__isub__",
+        "__iand__",
+        "__ior__",
+        "__ixor__",
+    )
+    is_slot = method.__name__.startswith("__")
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        target, *rest = args
+        sets = (set, frozenset)
+        if method.__name__ == "__contains__":
+            tracer.check_key(rest[0], target)
+            tracer.native_reads(target)
+            return method(target, *rest)
+        rest = [other if is_slot or isinstance(other, sets) else tracer.spread(other) for other in rest]
+        tracer.native_reads(target, *rest)
+        elements = [item for other in rest if isinstance(other, (*sets, list)) for item in other]
+        objects.settle_keys(tracer, [*target, *elements])
+        if mutates:
+            tracer.before_change(target)
+        return method(target, *rest)
+
+    return handler
+
+
+for _cls in (set, frozenset):
+    for _raw in _methods(_cls, _SET_OPERATIONS):
+        special(_raw)(_set_operation(_raw))
+
+
+@special(list.__iadd__, collections.deque.__iadd__, dict.__ior__, collections.OrderedDict.__ior__)
+def inplace(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer._inplace("+" if isinstance(args[0], (list, collections.deque)) else "|", *args)
+
+
+@special(collections.deque.extendleft)
+def extendleft(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    items = tracer.spread(args[1])
+    tracer.before_change(args[0])
+    collections.deque.extendleft(args[0], items)
+
+
+@special(collections.deque.__eq__, collections.deque.__ne__)
+def deque_equal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    tracer.break_graph("unknown_native", "a deque's comparison is called by name")
 
 
 @special(list.extend, collections.deque.extend)
@@ -181,11 +286,18 @@ def set_update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     set.update(target, items)
 
 
-@special(str.join)
+@special(str.join, bytes.join, bytearray.join)
 def join(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return args[0].join(tracer.spread(args[1]))
+    items = tracer.spread(args[1])
+    reading.read_values(tracer, args[0], items)
+    return args[0].join(items)
 
 
 @special(str.format)
 def str_format(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return objects.format_text(tracer, args[0], args[1:], kwargs)
+
+
+@special(str.format_map)
+def format_map(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return args[0].format_map(text_part(tracer, args[1]))

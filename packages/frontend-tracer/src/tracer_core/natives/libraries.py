@@ -1,0 +1,106 @@
+"""Python code of libraries that is run, not interpreted.
+
+In: a Python function and its arguments. Out: whether it runs natively. What always holds: a function runs natively
+only if it is of a library that keeps to its arguments, and nothing of the program can be reached from these: no
+tensor, no object that existed before and can change, no function to call back.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import hashlib
+import pathlib
+import re
+import struct
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tracer_core.natives.reading import special_methods
+from tracer_core.provenance import IDENTITY_TYPES, is_constant
+
+#: Libraries that keep to their arguments -> names of their functions that do not.
+PLAIN: Mapping[str, frozenset[str]] = {
+    name: frozenset(impure.split())
+    for name, impure in {
+        "re": "", "string": "", "textwrap": "", "fractions": "", "numbers": "", "packaging": "", "platform": "",
+        "keyword": "", "difflib": "", "fnmatch": "", "colorsys": "", "calendar": "", "base64": "", "html": "",
+        "urllib.parse": "", "ipaddress": "", "shlex": "", "json": "dump load", "hashlib": "file_digest",
+        "uuid": "uuid1 uuid4 getnode", "statistics": "", "unicodedata": "", "codecs": "open", "pprint": "pp pprint",
+        "bisect": "", "token": "", "ast": "", "struct": "", "_strptime": "", "datetime": "", "opcode": "",
+        "importlib.metadata": "", "sre_parse": "", "sre_compile": "", "ntpath": "",
+        "posixpath": "abspath expanduser expandvars realpath _joinrealpath lexists ismount relpath samefile",
+        "genericpath": "exists isfile isdir getsize getmtime getatime getctime samefile sameopenfile",
+        "typing": "", "typing_extensions": "", "abc": "", "dataclasses": "", "types": "",
+        "inspect": "currentframe stack trace getouterframes getinnerframes getframeinfo",
+    }.items()
+}  # fmt: skip
+_ASKS_FILES = frozenset(vars(pathlib.Path)) - {"__new__", "__init__", "__enter__", "__exit__"}
+PLAIN = {**PLAIN, "pathlib": _ASKS_FILES}
+#: Of these: the ones that look at functions and classes without calling them.
+_LOOKS_AT_CODE = frozenset({"typing", "typing_extensions", "abc", "dataclasses", "inspect", "types"})
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+#: Objects written in C that hold no objects of the program.
+_CLOSED_TYPES = (re.Match, re.Pattern, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo,
+                 struct.Struct, type(hashlib.sha256()), types.GenericAlias)  # fmt: skip
+_MAX_DEPTH = 6
+
+
+@functools.cache
+def _known(module: str) -> tuple[str, frozenset[str]] | None:
+    package = module
+    while package:
+        if package in PLAIN:
+            return package, PLAIN[package]
+        package = package.rpartition(".")[0]
+    return None
+
+
+def runs_natively(tracer: Any, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a library's function is called as it is. Impure functions end the graph."""
+    module = function.__globals__.get("__name__", "")
+    known = _known(module)
+    if known is None:
+        return False
+    package, impure = known
+    if function.__name__ in impure:
+        tracer.break_graph("side_effect_native", f"{module}.{function.__qualname__} asks the outside")
+    code = package in _LOOKS_AT_CODE
+    return all(_is_data(tracer, value, code, _MAX_DEPTH) for value in (*args, *kwargs.values()))
+
+
+def _is_data(tracer: Any, value: Any, code: bool, depth: int) -> bool:
+    """Whether nothing of the program can be reached from a value. code: functions and classes are only looked at."""
+    if is_constant(value):
+        return True
+    if depth == 0 or isinstance(value, torch.Tensor):
+        return False
+    if type(value) in _CONTAINERS:
+        children = [*value.keys(), *value.values()] if type(value) is dict else value
+        return all(_is_data(tracer, child, code, depth - 1) for child in children)
+    if isinstance(value, IDENTITY_TYPES):
+        return code or _known(getattr(value, "__module__", None) or "") is not None
+    if not tracer.is_fresh(value):
+        return False
+    if isinstance(value, _CLOSED_TYPES):
+        return not special_methods(tracer, type(value))
+    if _known(type(value).__module__) is None:
+        return False
+    return all(_is_data(tracer, part, code, depth - 1) for part in _parts(value))
+
+
+def _parts(value: Any) -> list[Any]:
+    """What an object of a library holds."""
+    names = [name for cls in type(value).__mro__ for name in _slots(cls)]
+    held = [getattr(value, name) for name in names if name != "__weakref__" and hasattr(value, name)]
+    if isinstance(value, tuple):
+        held += list(value)
+    return [*held, *getattr(value, "__dict__", {}).values()]
+
+
+def _slots(cls: type) -> tuple[str, ...]:
+    slots = cls.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)

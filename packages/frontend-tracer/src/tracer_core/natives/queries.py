@@ -1,0 +1,19 @@
+"""Values that a function of the outside gives: state that is guarded by asking again.
+
+In: a function and what it is asked about. Out: its answer, whose source is the call itself. What always holds: the
+same question is asked once on every later call, before the graph runs, and a different answer is a guard miss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def applied(tracer: Any, function: Callable[[Any], Any], obj: Any) -> Any:
+    """function(obj) of an object that existed before, asked again on every call."""
+    provenance = tracer.provenance
+    base = provenance.source_of(obj)
+    assert base is not None
+    source = provenance.sources.make(base, "applied", provenance.constant(function).key)
+    return provenance.read(function(obj), source)

@@ -1,0 +1,122 @@
+"""What native code may read in the values that it is handed, and where that would run user code.
+
+In: the tracer and values. Out: guards for everything that can be read, or a break. What always holds: after
+`read_values`, native code that asks anything of these values (compares, hashes, adds them) runs no
+Python method of the program and reads nothing that is not guarded.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from tracer_core.provenance import IDENTITY_TYPES, is_constant
+
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+#: Special methods that native code does not call on a value that it merely reads.
+_NEVER_CALLED = frozenset(
+    {"__init__", "__new__", "__init_subclass__", "__set_name__", "__class_getitem__", "__post_init__", "__del__",
+     "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__", "__dir__",
+     "__enter__", "__exit__", "__call__", "__sizeof__", "__subclasshook__", "__setattr__", "__delattr__",
+     "__getnewargs__", "__getnewargs_ex__", "__instancecheck__", "__subclasscheck__", "__replace__",
+     "__repr__", "__str__", "__format__"}  # natives/tables/text.py knows what prints
+)  # fmt: skip
+_MAX_DEPTH = 8
+
+
+def special_methods(tracer: Any, cls: type) -> frozenset[str]:
+    """The special methods of a class that are Python code and that native code might call."""
+    known: frozenset[str] | None = tracer.methods_of.get(cls)
+    if known is None:
+        known = tracer.methods_of[cls] = _special_methods(cls)
+    return known
+
+
+def _special_methods(cls: type) -> frozenset[str]:
+    return frozenset(
+        name
+        for owner in cls.__mro__
+        for name, value in owner.__dict__.items()
+        if name.startswith("__")
+        and name.endswith("__")
+        and name not in _NEVER_CALLED
+        and isinstance(value, (types.FunctionType, property, classmethod, staticmethod))
+    )
+
+
+def read_values(tracer: Any, *values: Any) -> bool:
+    """Guards values that native code reads all the way down. True if there is a tensor among them."""
+    tracer.native_reads(*values)
+    return _check_all(tracer, values, _MAX_DEPTH)
+
+
+def is_plain(tracer: Any, value: Any, depth: int = _MAX_DEPTH) -> bool:
+    """Whether native code may compare or hash the value without running user code; tensors are not
+    plain: what comparing them means is not known while tracing."""
+    if is_constant(value):
+        return True
+    if isinstance(value, _CONTAINERS):
+        return depth > 0 and not special_methods(tracer, type(value)) and all(
+            is_plain(tracer, child, depth - 1) for child in _children(value))  # fmt: skip
+    return not isinstance(value, (torch.Tensor, *_SYMBOLIC)) and _is_inert(tracer, value)
+
+
+def _children(container: Any) -> list[Any]:
+    if isinstance(container, dict):
+        return [*dict.keys(container), *dict.values(container)]
+    base = next(kind for kind in _CONTAINERS if isinstance(container, kind))
+    return list(base.__iter__(container))
+
+
+def _is_inert(tracer: Any, value: Any) -> bool:
+    """An object of which native code can read no more than its identity."""
+    if isinstance(value, enum.Enum):
+        return not special_methods(tracer, type(value)) - _ENUM_OWN
+    return isinstance(value, (*IDENTITY_TYPES, types.ModuleType)) or type(value) is object
+
+
+_ENUM_OWN = _special_methods(enum.IntFlag)
+
+
+def _check_all(tracer: Any, values: Iterable[Any], depth: int) -> bool:
+    """`_check` of every value, also after a tensor was found."""
+    found = False
+    for value in values:
+        found |= _check(tracer, value, depth)
+    return found
+
+
+def _check(tracer: Any, value: Any, depth: int) -> bool:
+    """Whether a tensor is in a value that native code reads; breaks for user code."""
+    if is_constant(value) or isinstance(value, _SYMBOLIC):
+        return False
+    if isinstance(value, torch.Tensor):
+        return True
+    if isinstance(value, _CONTAINERS) and depth > 0:
+        if special_methods(tracer, type(value)):
+            _refuse(tracer, value)
+        return _check_all(tracer, _children(value), depth - 1)
+    if isinstance(value, slice):
+        return _check_all(tracer, (value.start, value.stop, value.step), depth - 1)
+    if isinstance(value, IDENTITY_TYPES) and not isinstance(value, enum.Enum):
+        return False
+    if special_methods(tracer, type(value)) and not (
+        isinstance(value, enum.Enum) and _is_inert(tracer, value)
+    ):
+        _refuse(tracer, value)
+    if not tracer.is_fresh(value) and not isinstance(value, enum.Enum) and type(value) is not object:
+        tracer.break_graph("unsupported_value", f"native code reads the contents of a {type(value).__name__}")
+    return False
+
+
+def _refuse(tracer: Any, value: Any) -> None:
+    cls = type(value)
+    tracer.break_graph(
+        "unknown_native", f"native code is handed a {cls.__name__}, whose methods are Python code"
+    )

@@ -1,0 +1,177 @@
+"""functools, weak references, and the objects that are called in their own way."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import operator
+import reprlib
+import types
+import weakref
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.natives import stand_ins
+from tracer_core.natives.effects import CALLED_CODES, CALLED_TYPES, SHALLOW, breaks, declare, query, special
+from tracer_core.natives.queries import applied
+from tracer_core.natives.tables.operators import call_attrgetter, call_itemgetter, call_methodcaller
+from tracer_core.provenance import is_constant
+
+_CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+
+
+@special(functools.reduce)
+def reduce_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function, iterable, *initial = args
+    items = tracer.native_iterator(tracer.iterate(iterable))
+    if initial:
+        result = initial[0]
+    else:
+        result = next(items, _NOTHING)
+        if result is _NOTHING:
+            raise TypeError("reduce() of empty iterable with no initial value")
+    for item in items:
+        result = tracer.call_value(function, [result, item], {})
+    return result
+
+
+_NOTHING = object()
+
+
+@special(functools.partial)
+def partial_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if not args:
+        raise TypeError("type 'partial' takes at least one argument")
+    return functools.partial(args[0], *args[1:], **kwargs)
+
+
+breaks("native_python", "a cache of results is made, which lives outside the program", [functools.lru_cache])
+declare(SHALLOW, [weakref.ref, weakref.proxy, weakref.getweakrefcount])
+
+
+# -- objects that are called ------------------------------------------------------------------------------
+
+
+def _call_partial(tracer: Any, partial: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    source = tracer.provenance.source_of(partial)
+    parts = []
+    for name in ("func", "args", "keywords"):
+        value = getattr(partial, name)
+        if source is not None:
+            value = tracer.provenance.read(value, tracer.provenance.sources.make(source, "slot", name))
+        parts.append(value)
+    return tracer.prepare(parts[0], [*tracer.spread(parts[1]), *args], {**tracer.mapping(parts[2]), **kwargs})
+
+
+def _call_weakref(tracer: Any, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    value = reference()
+    source = tracer.provenance.source_of(reference)
+    return value if source is None else tracer.provenance.read(
+        value, tracer.provenance.sources.make(source, "called"))  # fmt: skip
+
+
+class _WithRest:
+    """A cached function called with a first argument that is given later."""
+
+    def __init__(self, cached: Any, rest: list[Any], kwargs: dict[str, Any]) -> None:
+        self.cached, self.rest, self.kwargs = cached, rest, kwargs
+        self.__qualname__ = getattr(cached, "__qualname__", "cached")
+
+    def __call__(self, first: Any) -> Any:
+        return self.cached(first, *self.rest, **self.kwargs)
+
+
+def _call_cached(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """functools.lru_cache: what the cache says is state of the program, asked again on every call. So a cache that
+    was cleared, or that remembers what its function would no longer say, gives eager's answer."""
+    values = [*args, *kwargs.values()]
+    odd = [value for value in values if not (is_constant(value) or isinstance(value, _CODE))]
+    if not odd:
+        _check_miss(tracer, cached, args, kwargs)
+        return _ask(tracer, query, functools.partial(cached, *args, **kwargs))
+    if all(isinstance(value, torch.Tensor) and torch_private.is_fake(value) for value in odd):
+        return tracer.prepare(cached.__wrapped__, args, kwargs)  # a new tensor is never found in a cache
+    first = args[0] if args else None
+    if (
+        len(odd) == 1
+        and first is odd[0]
+        and not tracer.is_fresh(first)
+        and tracer.is_identity_comparable(first)
+    ):
+        _check_miss(tracer, cached, args, kwargs)
+        return _ask(tracer, applied, _WithRest(cached, args[1:], kwargs), first)
+    tracer.break_graph(
+        "native_python", f"the cached function {cached.__qualname__} is called with objects as keys"
+    )
+
+
+def _ask(tracer: Any, question: Any, *parts: Any) -> Any:
+    try:
+        return question(tracer, *parts)
+    except Exception as error:
+        tracer.break_graph("native_python", f"a cached function raised {type(error).__name__}")
+
+
+def _check_miss(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """A function whose result is not in the cache yet runs for real: not while changes are held back."""
+    if not tracer.effects.changes:
+        return
+    key: Any = tuple(args)
+    if len(args) == 1 and type(args[0]) in (int, str):
+        key = args[0]
+    held = [r for r in gc.get_referents(cached) if type(r) is dict and r is not cached.__dict__]
+    if kwargs or cached.cache_parameters()["typed"] or not any(key in table for table in held):
+        tracer.break_graph(
+            "native_python", f"the cached function {cached.__qualname__} runs after a change of state"
+        )
+
+
+CALLED_TYPES.update({
+    # The key function of functools.cmp_to_key: its keys call back into the tracer.
+    type(functools.cmp_to_key(lambda a, b: 0)): lambda tracer, function, args, kwargs: function(*args, **kwargs),
+    functools.partial: _call_partial,
+    weakref.ReferenceType: _call_weakref,
+    functools._lru_cache_wrapper: _call_cached,
+    operator.itemgetter: call_itemgetter,
+    operator.attrgetter: call_attrgetter,
+    operator.methodcaller: call_methodcaller,
+})  # fmt: skip
+
+
+# -- Python functions that are recognised by their code ---------------------------------------------------
+
+
+def _call_generic(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What functools.singledispatch made."""
+    if not args:
+        raise TypeError(f"{function.__name__} requires at least 1 positional argument")
+    return tracer.prepare(_implementation(tracer, function.dispatch, args[0]), args, kwargs)
+
+
+def _dispatch(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``generic.dispatch(cls)``: the registry is asked again on every call."""
+    return query(tracer, functools.partial(function, *args, **kwargs))
+
+
+def _implementation(tracer: Any, dispatch: Any, argument: Any) -> Any:
+    return query(tracer, functools.partial(dispatch, tracer.getattr(argument, "__class__")))
+
+
+def _call_wrapped(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """recursive_repr: the text of an object, which a thread does not ask for twice."""
+    return tracer.prepare(function.__wrapped__, args, kwargs)
+
+
+def _stand_in(replacement: Any) -> Any:
+    return lambda tracer, function, args, kwargs: tracer.prepare(replacement, args, kwargs)
+
+
+_generic: Any = functools.singledispatch(lambda value: value)
+CALLED_CODES[_generic.__code__] = _call_generic
+CALLED_CODES[_generic.dispatch.__code__] = _dispatch
+for _maker in (reprlib.recursive_repr(), getattr(dataclasses, "_recursive_repr", reprlib.recursive_repr())):
+    CALLED_CODES[_maker(lambda self: "").__code__] = _call_wrapped
+CALLED_CODES[functools.cached_property.__get__.__code__] = _stand_in(stand_ins.cached_property_get)

@@ -1,0 +1,174 @@
+"""itertools, and the methods of iterators."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from tracer_core.interpreter.generators import LazyIterator
+from tracer_core.interpreter.operations import _NATIVE_ITERATORS
+from tracer_core.natives import stand_ins
+from tracer_core.natives.effects import special
+
+
+def _of_iterators(function: Any) -> Any:
+    """Iterators that ask for one item at a time: those with user code inside come back to the tracer."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        plain = (int, type(None))
+        lazy = [a if isinstance(a, plain) else tracer.native_iterator(tracer.iterate(a)) for a in args]
+        return function(*lazy, **kwargs)
+
+    return handler
+
+
+def _of_pools(function: Any) -> Any:
+    """Iterators that read their arguments whole when they are made."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return function(
+            *(a if isinstance(a, (int, type(None))) else tracer.spread(a) for a in args), **kwargs
+        )
+
+    return handler
+
+
+for _function in (itertools.chain, itertools.islice, itertools.zip_longest, itertools.pairwise, itertools.cycle,
+                  itertools.tee, *([itertools.batched] if hasattr(itertools, "batched") else [])):  # fmt: skip
+    special(_function)(_of_iterators(_function))
+for _pools in (itertools.product, itertools.combinations, itertools.permutations,
+               itertools.combinations_with_replacement):  # fmt: skip
+    special(_pools)(_of_pools(_pools))
+
+
+@special(itertools.repeat)
+def repeat(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return itertools.repeat(*args, **kwargs)
+
+
+@special(itertools.count)
+def count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if all(isinstance(value, (int, float)) for value in (*args, *kwargs.values())):
+        return itertools.count(*args, **kwargs)
+    return tracer.prepare(stand_ins.count, args, kwargs)
+
+
+@special(itertools.chain.__dict__["from_iterable"])
+def chain_from_iterable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    outer = tracer.native_iterator(tracer.iterate(args[-1]))
+    inner = LazyIterator(tracer, "chain", lambda: tracer.native_iterator(tracer.iterate(next(outer))))
+    return itertools.chain.from_iterable(inner)
+
+
+@special(itertools.starmap)
+def starmap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function = args[0]
+    rows = tracer.native_iterator(tracer.iterate(args[1]))
+    return LazyIterator(tracer, "starmap", lambda: tracer.call_value(function, tracer.spread(next(rows)), {}))
+
+
+@special(itertools.filterfalse)
+def filterfalse(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function, iterable = args
+    items = tracer.native_iterator(tracer.iterate(iterable))
+
+    def step() -> Any:
+        while True:
+            item = next(items)
+            if not tracer.truth(item if function is None else tracer.call_value(function, [item], {})):
+                return item
+
+    return LazyIterator(tracer, "filterfalse", step)
+
+
+@special(itertools.compress)
+def compress(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    data, selectors = [*args, *(kwargs[name] for name in ("data", "selectors") if name in kwargs)]
+    items = tracer.native_iterator(tracer.iterate(data))
+    chosen = tracer.native_iterator(tracer.iterate(selectors))
+
+    def step() -> Any:
+        while True:
+            item = next(items)
+            if tracer.truth(next(chosen)):
+                return item
+
+    return LazyIterator(tracer, "compress", step)
+
+
+def _while(keep: bool) -> Any:
+    """takewhile (keep) and dropwhile."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        function = args[0]
+        items = tracer.native_iterator(tracer.iterate(args[1]))
+        dropping = not keep
+
+        def step() -> Any:
+            nonlocal dropping
+            while True:
+                item = next(items)
+                if not keep and not dropping:
+                    return item
+                if tracer.truth(tracer.call_value(function, [item], {})):
+                    if keep:
+                        return item
+                    continue
+                if keep:
+                    raise StopIteration
+                dropping = False
+                return item
+
+        return LazyIterator(tracer, "takewhile" if keep else "dropwhile", step)
+
+    return handler
+
+
+special(itertools.takewhile)(_while(True))
+special(itertools.dropwhile)(_while(False))
+
+
+@special(itertools.accumulate)
+def accumulate(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    items = tracer.native_iterator(tracer.iterate(args[0]))
+    function = args[1] if len(args) > 1 else kwargs.get("func")
+    state: list[Any] = []
+
+    def step() -> Any:
+        if not state:
+            initial = kwargs.get("initial")
+            state.append(next(items) if initial is None else initial)
+        elif function is None:
+            state[0] = tracer.binary("+", state[0], next(items))
+        else:
+            state[0] = tracer.call_value(function, [state[0], next(items)], {})
+        return state[0]
+
+    return LazyIterator(tracer, "accumulate", step)
+
+
+@special(itertools.groupby)
+def groupby(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.prepare(stand_ins.GroupBy, args, kwargs)
+
+
+def _next_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    more, item = tracer.advance(args[0])
+    if not more:
+        raise StopIteration(item) if item is not None else StopIteration()
+    return item
+
+
+#: Every iterator type that the tracer advances: their methods called by name.
+for _type in {
+    *_NATIVE_ITERATORS,
+    *(t for t in vars(itertools).values() if isinstance(t, type)),
+    type(iter(int, 1)),
+}:
+    _raw = _type.__dict__.get("__next__")
+    if _raw is not None and not isinstance(_raw, type(torch.rand_like)) and hasattr(_raw, "__objclass__"):
+        special(_raw)(_next_of)
+        if hasattr(_type.__dict__.get("__iter__"), "__objclass__"):
+            special(_type.__dict__["__iter__"])(lambda tracer, args, kwargs: args[0])

@@ -1,0 +1,48 @@
+"""math and cmath; functions of objects with their own methods are in `objects`."""
+
+from __future__ import annotations
+
+import cmath
+import math
+import types
+from typing import Any
+
+import torch
+
+from tracer_core.interpreter import objects
+from tracer_core.natives.effects import PURE, declare, special
+
+_ROUNDING = (math.floor, math.ceil, math.trunc)
+_OF_ITERABLES = tuple(f for name in ("fsum", "dist", "sumprod") if (f := getattr(math, name, None)))
+
+
+def _functions(module: Any) -> list[Any]:
+    return [f for f in vars(module).values() if isinstance(f, types.BuiltinFunctionType)]
+
+
+declare(PURE, [f for f in _functions(math) if f not in (*_ROUNDING, *_OF_ITERABLES, math.prod)])
+declare(PURE, _functions(cmath))
+
+
+@special(math.prod)
+def prod(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    total = kwargs.get("start", 1)
+    for item in tracer.spread(args[0]):
+        total = tracer.binary("*", total, item)
+    return total
+
+
+def _of_iterables(function: Any) -> Any:
+    """A function of iterables of numbers."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        numbers = [[objects.number(tracer, item) for item in tracer.spread(a)] for a in args]
+        if any(isinstance(item, torch.Tensor) for items in numbers for item in items):
+            tracer.break_graph("data_dependent_value", f"math.{function.__name__}() of tensors")
+        return function(*numbers, **kwargs)
+
+    return handler
+
+
+for _function in _OF_ITERABLES:
+    special(_function)(_of_iterables(_function))

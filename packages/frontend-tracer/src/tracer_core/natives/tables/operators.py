@@ -1,0 +1,112 @@
+"""The operator module: functions, and the getters and callers that it makes."""
+
+from __future__ import annotations
+
+import _operator
+import operator
+from typing import Any
+
+from tracer_core.guards.guard import GuardKind
+from tracer_core.interpreter import objects
+from tracer_core.natives.effects import PURE, SHALLOW, declare, special
+
+_BINARY = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "concat": "+",
+}  # fmt: skip
+_COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}
+
+
+def _binary(symbol: str) -> Any:
+    return lambda tracer, args, kwargs: tracer.binary(symbol, *args)
+
+
+def _compare(symbol: str) -> Any:
+    return lambda tracer, args, kwargs: tracer.compare(symbol, *args)
+
+
+for _name, _symbol in _BINARY.items():
+    special(getattr(operator, _name))(_binary(_symbol))
+    _inplace = f"i{_name.rstrip('_')}"
+    special(getattr(operator, _inplace))(_binary(f"{_symbol}="))
+for _name, _symbol in _COMPARE.items():
+    special(getattr(operator, _name))(_compare(_symbol))
+special(operator.neg)(lambda tracer, args, kwargs: tracer.unary("-", *args))
+special(operator.pos)(lambda tracer, args, kwargs: tracer.unary("+", *args))
+special(operator.invert)(lambda tracer, args, kwargs: tracer.unary("~", *args))
+special(operator.abs)(lambda tracer, args, kwargs: tracer.call_value(abs, args, {}))
+special(operator.not_)(lambda tracer, args, kwargs: not tracer.truth(args[0]))
+special(operator.truth)(lambda tracer, args, kwargs: tracer.truth(args[0]))
+special(operator.getitem)(lambda tracer, args, kwargs: tracer.getitem(*args))
+special(operator.setitem)(lambda tracer, args, kwargs: tracer.setitem(*args))
+special(operator.delitem)(lambda tracer, args, kwargs: tracer.delitem(*args))
+special(operator.contains)(lambda tracer, args, kwargs: tracer.contains(args[1], args[0]))
+special(operator.is_)(lambda tracer, args, kwargs: tracer.same(*args))
+special(operator.is_not)(lambda tracer, args, kwargs: not tracer.same(*args))
+special(operator.index)(lambda tracer, args, kwargs: operator.index(tracer.index(args[0])))
+special(operator.call)(lambda tracer, args, kwargs: tracer.prepare(args[0], args[1:], kwargs))
+special(operator.length_hint)(lambda tracer, args, kwargs: _length_hint(tracer, *args))
+special(operator.countOf)(lambda tracer, args, kwargs: _count_of(tracer, *args))
+special(operator.indexOf)(lambda tracer, args, kwargs: _index_of(tracer, *args))
+declare(PURE, [_operator._compare_digest])  # type: ignore[attr-defined]
+declare(SHALLOW, [operator.itemgetter, operator.attrgetter, operator.methodcaller])
+
+
+def _length_hint(tracer: Any, value: Any, default: int = 0) -> Any:
+    if tracer.python_method(value, "__length_hint__") or not hasattr(type(value), "__len__"):
+        tracer.break_graph("unknown_native", f"length_hint() of a {type(value).__name__}")
+    return tracer.call_value(len, [value], {})
+
+
+def _count_of(tracer: Any, items: Any, value: Any) -> int:
+    return sum(objects.same_value(tracer, item, value) for item in tracer.spread(items))
+
+
+def _index_of(tracer: Any, items: Any, value: Any) -> int:
+    for i, item in enumerate(tracer.spread(items)):
+        if objects.same_value(tracer, item, value):
+            return i
+    raise ValueError("sequence.index(x): x not in sequence")
+
+
+# -- getters: objects that are called -------------------------------------------------------------------
+
+
+def _parts(tracer: Any, getter: Any) -> tuple[Any, ...]:
+    """What the getter was made of; it never changes, so its identity is guarded."""
+    source = tracer.provenance.source_of(getter)
+    if source is not None:
+        tracer.provenance.guard(GuardKind.IS, source, getter)
+    return tuple(getter.__reduce__())
+
+
+def call_itemgetter(tracer: Any, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        return getter(*args, **kwargs)  # raises Python's own error
+    found = tuple(tracer.getitem(args[0], key) for key in _parts(tracer, getter)[1])
+    return found if len(found) > 1 else found[0]
+
+
+def call_attrgetter(tracer: Any, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        return getter(*args, **kwargs)
+    found = []
+    for path in _parts(tracer, getter)[1]:
+        value = args[0]
+        for name in path.split("."):
+            value = tracer.getattr(value, name)
+        found.append(value)
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+def call_methodcaller(tracer: Any, caller: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        return caller(*args, **kwargs)
+    described = _parts(tracer, caller)
+    if described[0] is operator.methodcaller:
+        (name, *rest), named = described[1], {}
+    else:  # a partial of methodcaller that holds the keywords
+        maker, rest = described[0], list(described[1])
+        name, named = maker.args[0], maker.keywords
+        rest = [*maker.args[1:], *rest]
+    return tracer.prepare(tracer.getattr(args[0], name), rest, dict(named))
