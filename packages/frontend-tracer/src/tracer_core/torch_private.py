@@ -171,21 +171,30 @@ def settings_restored() -> Iterator[None]:
 _LIGHT_FAKE_MODE = ("2.13.",)
 
 
-def capture_mode(before_operator: Callable[[Any, Any, Any], None], shape_env: Any) -> Any:
+def capture_mode(
+    before_operator: Callable[[Any, Any, Any], None],
+    shape_env: Any,
+    quick: Callable[[Any, Any, Any, Any, Callable[[], Any]], Any],
+    slow: Any,
+) -> Any:
     """A FakeTensorMode that calls ``before_operator(func, args, kwargs)`` ahead of each operator.
+
+    ``quick(mode, func, args, kwargs, run)`` may answer in its place, and returns `slow` where it does not;
+    run() gives the mode's own answer.
 
     FakeTensorMode's own set-up reads two flags of torch._dynamo's configuration, and dispatch modes are
     wrapped so that their first call shields them from torch._dynamo: either imports that package, which
     takes longer than the whole trace of a model. Both are avoided here.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensorMode
 
     dispatch = FakeTensorMode.__torch_dispatch__
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
+    light = torch.__version__.startswith(_LIGHT_FAKE_MODE)
 
     class CaptureMode(FakeTensorMode):  # type: ignore[misc]
         def __init__(self) -> None:
-            if torch.__version__.startswith(_LIGHT_FAKE_MODE):
+            if light:
                 _set_up(self, shape_env)
             else:
                 super().__init__(shape_env=shape_env, static_shapes=shape_env is None)
@@ -195,8 +204,17 @@ def capture_mode(before_operator: Callable[[Any, Any, Any], None], shape_env: An
             return False
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            before_operator(func, args, kwargs)
-            return dispatch(self, func, types, args, kwargs or {})
+            answer = _DISPATCH_META_HANDLERS.get(func)
+            if answer is not None:
+                return answer(args)  # a question about a tensor's metadata
+            kwargs = kwargs or {}
+
+            def run() -> Any:
+                before_operator(func, args, kwargs)
+                return dispatch(self, func, types, args, kwargs)
+
+            result = quick(self, func, args, kwargs, run) if light else slow
+            return run() if result is slow else result
 
     return CaptureMode()
 
@@ -219,6 +237,84 @@ def _set_up(mode: Any, shape_env: Any) -> None:
     mode._stack_trace, mode._stack = traceback.extract_stack(limit=2), None
     mode._mode_key = torch._C._TorchDispatchModeKey.FAKE
     mode.nt_tensor_id_counter = mode.nt_tensor_id_initial_count = 0
+
+
+class KernelInvocation:
+    """Inside, operators on a mode's fakes run torch's meta kernels and return plain meta tensors."""
+
+    __slots__ = ("_dispatch", "_keys", "_mode")
+
+    def __init__(self, mode: Any) -> None:
+        self._mode = mode
+        self._dispatch, self._keys = torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard()
+
+    def __enter__(self) -> None:
+        self._dispatch.__enter__()
+        self._mode.in_kernel_invocation = True
+        self._keys.__enter__()
+        torch._C._set_meta_in_tls_dispatch_include(True)
+
+    def __exit__(self, *error: object) -> None:
+        self._mode.in_kernel_invocation = False
+        self._keys.__exit__(*error)
+        self._dispatch.__exit__(*error)
+
+
+def no_python_dispatch() -> Any:
+    """Inside, no dispatch mode sees an operator."""
+    return torch._C._DisableTorchDispatch()
+
+
+def kernel_choices() -> tuple[Any, ...]:
+    """Settings by which operators choose kernels whose results have other strides."""
+    return torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled(), torch._C._get_cudnn_benchmark()
+
+
+def convolution_format(value: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any,
+                       output_padding: Any, groups: Any) -> torch.memory_format:  # fmt: skip
+    """The memory format of a convolution's result on the fakes' device."""
+    backend = torch._C._select_conv_backend(
+        value, weight, bias=bias, stride=stride, padding=padding, dilation=dilation, transposed=transposed,
+        output_padding=output_padding, groups=groups,
+    )  # fmt: skip
+    found: torch.memory_format = torch._C._conv_determine_backend_memory_format(value, weight, backend)
+    return found
+
+
+def is_plain_fake(value: Any, mode: Any) -> bool:
+    """Whether `value` is a fake of `mode` with sizes that are numbers and values that nobody knows."""
+    return (
+        type(value) is _fake_class()
+        and value.fake_mode is mode
+        and value.constant is None
+        and value.layout is torch.strided
+        and not value._has_symbolic_sizes_strides
+    )
+
+
+@functools.cache
+def _fake_class() -> Any:
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return FakeTensor
+
+
+def wrap_meta(mode: Any, meta: torch.Tensor, device: torch.device) -> Any:
+    """A fake on `device` round a meta tensor (FakeTensor's constructor for the releases in
+    `_LIGHT_FAKE_MODE`, without its checks of arguments)."""
+    fake = torch.Tensor._make_subclass(  # type: ignore[attr-defined]
+        _fake_class(), meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
+    )
+    torch._C._set_throw_on_mutable_data_ptr(fake)
+    fake.__dict__.update(_FAKE_ATTRIBUTES, _fake_device=device, fake_mode=mode)
+    return fake
+
+
+_MEMOS = ("nonzero_memo", "item_memo", "unique_memo", "unique_consecutive_memo", "nested_int_memo")
+_FAKE_ATTRIBUTES: dict[str, Any] = {
+    **dict.fromkeys(("constant", "pytype", "dispatch_keys", "real_tensor")),
+    **dict.fromkeys(f"_{memo}{part}" for memo in _MEMOS for part in ("", "_vc", "_epoch")),
+}
 
 
 def new_shape_env() -> Any:
@@ -255,6 +351,8 @@ def plain_fake(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any
         meta = torch.empty(0, dtype=tensor.dtype, device="meta")
         meta.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
     meta.requires_grad_(tensor.requires_grad)
+    if torch.__version__.startswith(_LIGHT_FAKE_MODE) and tensor.device.type == "cpu":
+        return wrap_meta(mode, meta, tensor.device)
     return FakeTensor(mode, meta, tensor.device)
 
 

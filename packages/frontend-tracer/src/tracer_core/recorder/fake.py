@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.recorder import quick
 from tracer_core.segments.breaks import Break
 
 #: Called by torch itself on fresh real tensors while it makes fake ones of them.
@@ -38,7 +39,7 @@ class Fakes:
 
     def __init__(self, symbolic: bool) -> None:
         self.shape_env = torch_private.new_shape_env() if symbolic else None
-        self.mode = torch_private.capture_mode(_refuse_real, self.shape_env)
+        self.mode = torch_private.capture_mode(_refuse_real, self.shape_env, quick.run, quick.SLOW)
         self._fake: dict[int, Any] = {}
         self._real: dict[int, torch.Tensor] = {}
         self._alive: list[Any] = []

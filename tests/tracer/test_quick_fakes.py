@@ -1,0 +1,153 @@
+"""Fakes made without FakeTensorMode are the fakes that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tracer_core
+from tracer_core import torch_private
+from tracer_core.recorder import quick
+
+from .twin import same
+
+
+def _metadata(value: Any, inputs: list[Any]) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return [_metadata(part, inputs) for part in value]
+    storages = [torch_private.storage_id(one) for one in inputs]
+    storage = torch_private.storage_id(value)
+    return (
+        tuple(value.shape), value.stride(), value.storage_offset(), value.dtype, value.device, value.constant,
+        storages.index(storage) if storage in storages else None, value.requires_grad, value.is_inference(),
+    )  # fmt: skip
+
+
+class Checked:
+    """Asks FakeTensorMode as well, each time; counts by how the answer was found."""
+
+    def __init__(self) -> None:
+        self.answered: dict[str, int] = {"kept": 0, "first": 0, "view": 0}
+        self._run = quick.run
+
+    def __call__(self, mode: Any, func: Any, args: Any, kwargs: Any, slow: Any) -> Any:
+        asked = []
+
+        def ask() -> Any:
+            asked.append(slow())
+            return asked[-1]
+
+        result = self._run(mode, func, args, kwargs, ask)
+        if result is quick.SLOW or asked:
+            self.answered["first"] += bool(asked)
+            return result
+        inputs = [
+            leaf for leaf in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)
+        ]
+        want = _metadata(slow(), inputs)
+        assert _metadata(result, inputs) == want, f"{func} {[(t.shape, t.stride()) for t in inputs]} {args}"
+        self.answered["view" if func in quick._VIEWS else "kept"] += 1
+        return result
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Checked]:
+    quick._kept.clear()
+    found = Checked()
+    monkeypatch.setattr(quick, "run", found)
+    yield found
+    quick._kept.clear()
+
+
+IMAGE, TALL = torch.randn(2, 4, 6, 8), torch.randn(2, 8, 4, 6).permute(0, 2, 3, 1)
+W, WT, B = torch.randn(8, 4, 3, 3), torch.randn(4, 8, 2, 2), torch.randn(8)
+DEPTH, POINT = torch.randn(4, 1, 3, 3), torch.randn(8, 4, 1, 1)
+ROW, MEAN, VAR = torch.randn(3, 5), torch.zeros(4), torch.ones(4)
+
+PROGRAMS: dict[str, Any] = {
+    "convolution": lambda x: F.conv2d(x, W, B, padding=1) + F.conv2d(x, W, B, padding=1),
+    "convolution with stride and dilation": lambda x: F.conv2d(x, W, None, 2, 2, 2),
+    "convolution by depth": lambda x: F.conv2d(x, DEPTH, groups=4),
+    "convolution of points": lambda x: F.conv2d(F.conv2d(x, POINT, B).mean((2, 3), True)[:, :4], POINT),
+    "convolution to one channel": lambda x: F.conv2d(x, W[:1]),
+    "convolution in one dimension": lambda x: F.conv1d(x[:, :, 0], W[..., 0]),
+    "transposed convolution": lambda x: F.conv_transpose2d(x, WT, stride=2),
+    "batch norm": lambda x: F.batch_norm(x, MEAN, VAR) + F.batch_norm(x, MEAN, VAR, VAR, VAR),
+    "batch norm of a row": lambda x: F.batch_norm(x[:, :, 0, 0], MEAN, VAR),
+    "layer norm": lambda x: F.layer_norm(x, (8,)) * F.layer_norm(x, (8,), eps=1e-3),
+    "softmax": lambda x: x.softmax(-1) + x.softmax(1) + x.log_softmax(-1),
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "products": lambda x: x @ x.transpose(-1, -2) @ x + torch.bmm(x[0], x[0].mT).sum(),
+    "numbers and their types": lambda x: (x + 1, x + 1.5, x.long() + 1, x.long() + 1.5, x > 0, x.bool() + True),
+    "broadcasting": lambda x: x[:, :1] + x[:1] * x[..., :1],
+    "views": lambda x: (x.permute(3, 0, 1, 2), x[0, ..., 1], x.unbind(1), x.split(3, 2), x.mT[:, None]),
+    "view": lambda x: (x.contiguous().view(8, 6, 8), x.view(x.shape)),
+    "reshape of a view": lambda x: (x.transpose(1, 2).reshape(2, -1), x.expand(2, 4, 6, 8).flatten(), x[:, ::2]),
+    "in place": lambda x: x.clone().add_(1).relu_().mul_(x).clamp_(0, 1),
+    "in place through a view": lambda x: (y := x.clone(), y[:, 0].zero_(), y[0][..., :3].add_(2)),
+    "making": lambda x: (x.new_zeros(3), torch.zeros_like(x), torch.arange(4), torch.full((2, 3), 1), torch.empty(2).zero_()),
+    "other dtypes": lambda x: (x.half() * 2, x.double() @ x.double().mT, x.to(torch.bfloat16).float()),
+    "joining": lambda x: (torch.cat([x, x], 1), torch.stack([x, x]), torch.cat((x.long(), x.long()), -1)),
+    "pooling and resizing": lambda x: (F.max_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1), F.interpolate(x, scale_factor=2)),
+    "reductions": lambda x: (x.mean(1), x.sum(), x.amax((2, 3)), x.var(-1), x.argmax(-1), x.max(1), x.sort(-1)),
+    "channels last": lambda x: F.conv2d(x.to(memory_format=torch.channels_last), W).relu(),
+    "complex numbers": lambda x: (torch.view_as_real(torch.polar(x, x)) + 1, torch.fft.rfft(x).abs()),
+    "looking up": lambda x: (F.embedding(torch.arange(3), B.view(4, 2)), x[torch.arange(2)], x.gather(1, x.long() * 0)),
+    "dropout": lambda x: F.dropout(x, 0.5, training=True) * 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("layout", ["contiguous", "permuted"])
+def test_a_fake_is_the_one_that_torch_makes(name: str, layout: str, checked: Checked) -> None:
+    x = IMAGE if layout == "contiguous" else TALL
+    for _ in range(2):  # the second trace finds what the first kept
+        same(PROGRAMS[name], (x,), graphs=1)
+        tracer_core.reset()
+    assert checked.answered["view"] + checked.answered["kept"] > 0
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_gradients_and_running_statistics(train: bool, checked: Checked) -> None:
+    def make() -> Any:
+        torch.manual_seed(3)
+        parts = [torch.nn.Conv2d(4, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(inplace=True)]
+        again = [torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.Flatten()]
+        return torch.nn.Sequential(*parts, *again, torch.nn.LayerNorm(8 * 24)).train(train)
+
+    plain, target = make(), make()
+    compiled = tracer_core.compile(target, backend="eager")
+    for _ in range(2):
+        for one in (plain, compiled):
+            one(IMAGE).pow(2).sum().backward()
+    for (name, want), got in zip(plain.state_dict().items(), target.state_dict().values(), strict=True):
+        assert torch.equal(want, got), name
+    for want, got in zip(plain.parameters(), target.parameters(), strict=True):
+        assert torch.equal(want.grad, got.grad)
+
+
+def test_an_error_of_an_operator_is_the_one_that_torch_raises(checked: Checked) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        try:
+            return x.view(7, 11)
+        except RuntimeError as error:
+            return x + len(str(error)) * 0
+
+    same(fn, (IMAGE,), kinds=("operator_failed",))
+
+
+def test_a_tensor_whose_value_is_known_keeps_it(checked: Checked) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        number = torch.tensor(3) + 1
+        return x * number
+
+    same(fn, (IMAGE,), (IMAGE + 1,), graphs=1, recompiles=0)
+
+
+def test_symbolic_sizes_are_left_to_torch(checked: Checked) -> None:
+    same(lambda x: F.softmax(x @ x.mT, -1).view(-1) * x.shape[0], (ROW,), (torch.randn(6, 5),), (torch.randn(7, 5),),
+         graphs=2)  # fmt: skip
