@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import types
 from typing import Any
 
 import torch
@@ -223,8 +224,35 @@ def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
         return _repr_container(tracer, value, (*inside, id(value)))
     if isinstance(value, BaseException):
         return f"{type(value).__name__}{_repr_arguments(tracer, value.args)}"
+    if type(value).__repr__ is object.__repr__ and not isinstance(value, (type, types.ModuleType)):
+        tracer.break_graph(
+            "unknown_native", "the text of an object is its address, which differs between runs"
+        )
     tracer.native_reads(value)
+    if isinstance(value, _PRINTED_AS) and not all(map(is_constant, _held(value))):
+        if tracer.special(type(value), "__repr__") is not object.__repr__ and type(value) in _PRINTED_AS:
+            return repr(_with_texts(tracer, value))
+        tracer.break_graph("unknown_native", f"a {type(value).__name__} of objects is printed")
     return repr(value)
+
+
+#: Containers that C code prints.
+_PRINTED_AS = (collections.deque, collections.OrderedDict, collections.defaultdict)
+
+
+def _held(value: Any) -> list[Any]:
+    return [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+
+
+def _with_texts(tracer: Any, value: Any) -> Any:
+    """The same container, of stand-ins that print what the tracer says."""
+    if isinstance(value, collections.deque):
+        return collections.deque([text_part(tracer, item) for item in value], value.maxlen)
+    made = value.copy()
+    made.clear()
+    for key, item in value.items():
+        made[text_part(tracer, key)] = text_part(tracer, item)
+    return made
 
 
 def _repr_arguments(tracer: Any, args: tuple[Any, ...]) -> str:

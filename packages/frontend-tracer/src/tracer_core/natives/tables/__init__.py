@@ -5,6 +5,7 @@ from tracer_core.natives.tables import (
     classes,
     containers,
     copying,
+    descriptors,
     functional,
     iterators,
     libraries,
@@ -17,5 +18,5 @@ from tracer_core.natives.tables import (
     torch_settings,
 )
 
-__all__ = ["builtins", "classes", "containers", "copying", "functional", "iterators", "libraries", "numbers",
+__all__ = ["builtins", "classes", "containers", "copying", "descriptors", "functional", "iterators", "libraries", "numbers",
            "objects", "operators", "ordered", "outside", "torch_functions", "torch_settings"]  # fmt: skip

@@ -8,6 +8,7 @@ import copyreg
 import datetime
 import hashlib
 import re
+import stat
 import string
 import struct
 import types
@@ -61,6 +62,8 @@ declare(
 )
 declare(PURE, [m for n, m in _methods(re.Match).items() if n not in ("__deepcopy__", "__copy__")])
 declare(PURE, [f for f in vars(string._string).values() if isinstance(f, types.BuiltinFunctionType)])  # type: ignore[attr-defined]
+declare(PURE, [hashlib.pbkdf2_hmac, *([hashlib.scrypt] if hasattr(hashlib, "scrypt") else [])])
+declare(PURE, [f for f in vars(stat).values() if isinstance(f, types.BuiltinFunctionType)])
 declare(PURE, [copyreg.__newobj__])  # type: ignore[attr-defined]
 
 

@@ -34,6 +34,7 @@ for _name, _symbol in _COMPARE.items():
 special(operator.neg)(lambda tracer, args, kwargs: tracer.unary("-", *args))
 special(operator.pos)(lambda tracer, args, kwargs: tracer.unary("+", *args))
 special(operator.invert)(lambda tracer, args, kwargs: tracer.unary("~", *args))
+special(operator.inv)(lambda tracer, args, kwargs: tracer.unary("~", *args))
 special(operator.abs)(lambda tracer, args, kwargs: tracer.call_value(abs, args, {}))
 special(operator.not_)(lambda tracer, args, kwargs: not tracer.truth(args[0]))
 special(operator.truth)(lambda tracer, args, kwargs: tracer.truth(args[0]))

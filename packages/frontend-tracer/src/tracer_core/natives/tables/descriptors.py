@@ -1,0 +1,77 @@
+"""Methods of functions, properties, proxies and classes, called by name."""
+
+from __future__ import annotations
+
+import _abc  # type: ignore[import-not-found]
+import builtins
+import collections
+import gc
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from tracer_core.natives.effects import SHALLOW, breaks, declare, query, special
+
+_GENERIC = (
+    list,
+    dict,
+    set,
+    frozenset,
+    tuple,
+    collections.deque,
+    collections.defaultdict,
+    types.MappingProxyType,
+)
+_PROXIED = "get keys values items copy __getitem__ __contains__ __len__ __iter__ __reversed__ __eq__ __ne__ __or__ __ror__"
+
+declare(SHALLOW, [cls.__dict__["__class_getitem__"] for cls in _GENERIC])
+declare(SHALLOW, [types.FunctionType.__get__, type.mro, type.__or__, type.__ror__])
+breaks("native_python", "async functions are not captured", [builtins.aiter, builtins.anext])
+breaks("unknown_native", "the subclasses of a class are no part of the program", [type.__subclasses__])
+breaks(
+    "unknown_native", "the text of an object is its address, which differs between runs", [object.__repr__]
+)
+breaks("side_effect_native", "it depends on what else is alive", [weakref.getweakrefs])
+special(_abc.get_cache_token)(lambda tracer, args, kwargs: query(tracer, _abc.get_cache_token))
+
+
+@special(types.FunctionType.__call__, types.MethodType.__call__)
+def call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.prepare(args[0], args[1:], kwargs)
+
+
+@special(property.__get__)
+def property_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    held, obj, *_ = args
+    if obj is None:
+        return held
+    if held.fget is None:
+        raise AttributeError("property has no getter")
+    return tracer.prepare(tracer.getattr(held, "fget"), [obj], {})
+
+
+@special(property.__set__)
+def property_set(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    held, obj, value = args
+    if held.fset is None:
+        raise AttributeError("property has no setter")
+    tracer.call_value(tracer.getattr(held, "fset"), [obj, value], {})
+
+
+def _proxied(name: str) -> Callable[..., Any]:
+    """A method of a view of a dictionary: the dictionary's own."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        proxy, *rest = args
+        (mapping,) = gc.get_referents(proxy)
+        if not tracer.is_fresh(proxy) or not isinstance(mapping, dict):
+            tracer.break_graph("unsupported_value", "native code reads the contents of a mappingproxy")
+        rest = [gc.get_referents(a)[0] if isinstance(a, types.MappingProxyType) else a for a in rest]
+        return tracer.call_value(getattr(dict, name), [mapping, *rest], kwargs)
+
+    return handler
+
+
+for _name in _PROXIED.split():
+    special(types.MappingProxyType.__dict__[_name])(_proxied(_name))
