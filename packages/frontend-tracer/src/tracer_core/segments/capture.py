@@ -10,6 +10,7 @@ from __future__ import annotations
 import linecache
 import operator
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ import torch
 
 from tracer_core import dispatch, events, torch_private
 from tracer_core.captured import CapturedGraph
+from tracer_core.guards.failure import Failure
 from tracer_core.guards.guard import Guard, GuardKind
 from tracer_core.guards.stamp import Stamps
 from tracer_core.interpreter.frame import Frame
@@ -52,13 +54,12 @@ class BreakRecord:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One variant. attempt(S): its generated function. text: its source. guards: as text. graph: the
-    torch-level graph, None if no operator ran. break_: where it ends, None if it returns. shapes: of
-    its inputs by source expression. name: of its graph or segment."""
+    """One variant. attempt(S): its generated function. text: its source. graph: the torch-level graph, None if
+    no operator ran. break_: where it ends, None if it returns. shapes: of its inputs by source expression. name: of
+    its graph or segment."""
 
     attempt: Callable[[Any], Any]
     text: str
-    guards: tuple[str, ...]
     graph: torch.fx.GraphModule | None
     op_count: int
     break_: BreakRecord | None
@@ -66,8 +67,13 @@ class Captured:
     name: str
     constants: dict[str, Any]
     runner: Runner | None
-    check_first: Callable[[Any], str | None]
+    check_first: Failure
     portable: Portable
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """What the variant relies on, as expressions."""
+        return self.check_first.texts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,19 +203,18 @@ class _Generator:
         except CannotRebuild as error:
             raise Abandoned(f"a value cannot be made again: {error}") from error
         runner, gm = self._compile()
-        self._guards()
-        body = variant.body
-        if runner is not None:
-            inputs = ", ".join(variant.use(source) for source, _, _ in tracer.recorder.inputs)
-            body += self._run_graph(inputs)
-        body += self.rebuilder.lines
-        body += effects
-        body += self.rebuilder.late_lines
-        body += self._settings()
-        body.append(result)
         is_break = broken is not None and broken.kind != "raises"
         record = BreakRecord(broken.kind, broken.reason, where) if broken is not None and is_break else None
-        return self._captured(runner, gm, record)
+        with stage("segment", graph=self.name, suffix=".py") as stage_record:
+            self._guards()
+            if runner is not None:
+                inputs = ", ".join(variant.use(source) for source, _, _ in tracer.recorder.inputs)
+                variant.body += self._run_graph(inputs)
+            variant.body += [*self.rebuilder.lines, *effects, *self.rebuilder.late_lines]
+            variant.body += [*self._settings(), result]
+            captured = self._captured(runner, gm, record)
+            stage_record.text = captured.text
+        return captured
 
     def _settings(self) -> list[str]:
         """Lines that leave torch's settings and contexts as the program did."""
@@ -278,7 +283,7 @@ class _Generator:
             if any(isinstance(size, torch.SymInt) for size in fake.shape):
                 inputs.append((variant.use(source), fake))
         for check in size_conditions(tracer.fakes.shape_env, inputs, torch_private.python_text):
-            variant.late_lines.append(f"if not ({check}): return MISS")
+            variant.check_late(check)
         self._alias_guards()
         self._distinct_guards()
 
@@ -307,7 +312,7 @@ class _Generator:
         groups = [storages.index(pointer) for pointer in storages]
         pointers = ", ".join(f"{name}.untyped_storage().data_ptr()" for name in names)
         variant.constants.namespace["alias_groups"] = alias_groups
-        variant.late_lines.append(f"if alias_groups([{pointers}]) != {groups!r}: return MISS")
+        variant.check_late(f"alias_groups([{pointers}]) == {groups!r}")
 
     # -- the function --
 
@@ -317,20 +322,20 @@ class _Generator:
         settings = settings_checks(self.settings, variant.constants.text)
         text = variant.text(settings)
         namespace = {**runtime_namespace(), **variant.constants.namespace, "graph": runner}
-        filename = f"<tracer_core {self.name}>"
-        linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+        filename = _remember_lines(self.name, text)
         exec(compile(text, filename, "exec"), namespace)
+        weakref.finalize(namespace["attempt"], linecache.cache.pop, filename, None).atexit = False
         if variant.object_lines:
             namespace["stamps"] = Stamps(namespace["check"], roots)
-        guards = tuple(str(guard) for guard in tracer.provenance.guards)
+        failure = Failure(
+            settings, tuple(tracer.provenance.guards), tuple(variant.late_conditions), variant.names(),
+            variant.constants, tracer.provenance.constants, namespace,
+        )  # fmt: skip
         if enabled("guards"):
-            logger("guards").info("%s:\n%s", self.name, "\n".join(f"  {g}" for g in guards))
-        with stage("segment", graph=self.name, suffix=".py") as stage_record:
-            stage_record.text = text
+            logger("guards").info("%s:\n%s", self.name, "\n".join(f"  {g}" for g in failure.texts()))
         return Captured(
-            namespace["attempt"], text, guards, gm, tracer.recorder.op_count, record, tracer.shapes.shapes, self.name,
-            variant.constants.namespace, runner, _Failure(variant, tracer, settings, namespace),
-            self._portable(roots),
+            namespace["attempt"], text, gm, tracer.recorder.op_count, record, tracer.shapes.shapes, self.name,
+            variant.constants.namespace, runner, failure, self._portable(roots),
         )  # fmt: skip
 
     def _portable(self, roots: tuple[int, ...]) -> Portable:
@@ -348,46 +353,14 @@ class _Generator:
         return Portable(roots, paths, functions, tuple(self.tracer.provenance.constants))
 
 
-class _Failure:
-    """Says which guard of a variant fails for a state, with the old and the new value."""
-
-    def __init__(
-        self, variant: Variant, tracer: Tracer, settings: list[str], namespace: dict[str, Any]
-    ) -> None:
-        self.settings, self.namespace = settings, namespace
-        self.constants = variant.constants
-        self.guards = [
-            (
-                str(guard),
-                guard.source.expression,
-                guard.text("v", self.constants.text, lambda s: f"({s.expression})"),
-            )
-            for guard in tracer.provenance.guards
-        ]
-        self.provenance_constants = tracer.provenance.constants
-        self.late = [line for line in variant.late_lines if "MISS" in line]
-
-    def __call__(self, state: Any) -> str | None:
-        scope = {**self.namespace, "S": state, "C": self.provenance_constants}
-        for text in self.settings:
-            if not eval(text, scope):
-                return f"torch settings: {text}"
-        for shown, fetch, check in self.guards:
-            try:
-                scope["v"] = eval(fetch, scope)
-                if not eval(check, scope):
-                    return f"{shown}, but it is {_short(scope['v'])}"
-            except Exception as error:
-                return f"{shown}, but {type(error).__name__}: {error}"
-        return self.late[0][8:-14] if self.late else None
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        grad = ", requires_grad" if value.requires_grad else ""
-        return f"a {value.dtype} tensor of shape {tuple(value.shape)}, stride {value.stride()}{grad}"
-    text = repr(value)
-    return text if len(text) < 100 else f"{text[:97]}..."
+def _remember_lines(name: str, text: str) -> str:
+    """Shows the text in tracebacks; returns its file name, which is not in use."""
+    filename, number = f"<tracer_core {name}>", 1
+    while filename in linecache.cache:
+        number += 1
+        filename = f"<tracer_core {name}, {number}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    return filename
 
 
 def _draws(node: torch.fx.Node) -> bool:

@@ -89,7 +89,8 @@ class Variant:
         self.constants = Constants()
         self.object_lines: list[str] = []
         self.direct_lines: list[str] = []
-        self.late_lines: list[str] = []
+        #: Conditions that are checked on every call, after the objects.
+        self.late_conditions: list[str] = []
         self.body: list[str] = []
         self.fetched: dict[str, None] = {}
         self.parts: dict[str, dict[str, None]] = {
@@ -189,9 +190,17 @@ class Variant:
         elif all(stamped) and self._stampable(guard, value):
             self.object_lines.append(f"if not ({text}): return None")
         else:
-            for source in (guard.source, *others):
-                self.use(source)
-            self.late_lines.append(f"if not ({text}): return MISS")
+            self.check_late(guard.text(self.use(guard.source), self.constants.text, self.use))
+
+    def check_late(self, condition: str) -> None:
+        """A condition over what `use` gives."""
+        self.late_conditions.append(condition)
+
+    def names(self) -> dict[str, Source]:
+        """Text of a value in the generated code -> where it comes from."""
+        found = {name: source for source, name in self._variables.items() if name.startswith("v")}
+        found |= {source.text(""): source for source in self._variables if source.root is source}
+        return found
 
     def _stampable(self, guard: Guard, value: str) -> bool:
         """Adds what a stamp must watch for this guard; False if it has to be checked on every call."""
@@ -255,7 +264,8 @@ class Variant:
             lines += ["    F = stamps.fetch(S)", "    if F is None: return MISS"]
             if self.fetched:
                 lines += [f"    {_tuple_text(list(self.fetched))} = F"]
-        lines += [f"    {line}" for line in (*self.late_lines, *self.body)]
+        lines += [f"    if not ({condition}): return MISS" for condition in self.late_conditions]
+        lines += [f"    {line}" for line in self.body]
         return "\n".join(lines) + "\n"
 
 
