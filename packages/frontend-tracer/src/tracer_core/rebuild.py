@@ -33,7 +33,8 @@ class CannotRebuild(Exception):
 class Rebuilder:
     """Mutable. fetch(source) and constant(object) give text; output(tensor or SymInt) gives the text of a
     graph output; source_of as in provenance; frames_passed(exception) gives
-    the frames of its traceback; contents(obj) gives an object's contents at the end.
+    the frames of its traceback, owner_of_traceback(traceback) its exception; contents(obj) gives an object's
+    contents at the end; flush(obj) adds the lines that replay the changes of an object now.
     lines run after the graph, late_lines after the effects."""
 
     def __init__(
@@ -44,12 +45,14 @@ class Rebuilder:
         source_of: Callable[[Any], Any],
         frames_passed: Callable[[BaseException], tuple[tuple[types.CodeType, int], ...]],
         classes: dict[int, Any],
+        owner_of_traceback: Callable[[types.TracebackType], BaseException | None],
+        flush: Callable[[Any], None],
     ) -> None:
         self.lines: list[str] = []
         self.late_lines: list[str] = []
         self._fetch, self._constant, self._output, self._source_of = fetch, constant, output, source_of
-        self._frames_passed = frames_passed
-        self._classes = classes
+        self._classes, self._flush = classes, flush
+        self._frames_passed, self._owner_of_traceback = frames_passed, owner_of_traceback
         #: id -> (step, object): where native code made what has no description.
         self.births: dict[int, tuple[int, Any]] = {}
         self._memo: dict[int, str] = {}
@@ -144,10 +147,17 @@ class Rebuilder:
         if not found:
             return self._new(obj, f"{self._constant(spent_iterator)}({self._constant(type(obj))})")
         (mapping,) = found
+        self._flush(mapping)  # an iterator must not see the replay as a change
         left = operator.length_hint(obj)
         stale = not left and not _at_end(obj, mapping)
         parts = f"{self.value(mapping)}, {_DICT_ITERATORS[type(obj)]!r}, {len(mapping) - left}, {stale}"
         return self._new(obj, f"{self._constant(dict_iterator)}({parts})")
+
+    def _deque_iterator(self, obj: Any) -> str:
+        """Over the same deque, as it is at the end."""
+        kind, (held, consumed) = obj.__reduce__()[:2]
+        self._flush(held)
+        return self._new(obj, f"{self._constant(kind)}({self.value(held)}, {consumed})")
 
     # -- exceptions --
 
@@ -167,6 +177,10 @@ class Rebuilder:
         if obj.__suppress_context__:
             self.lines.append(f"{name}.__suppress_context__ = True")
         return name
+
+    def _traceback(self, obj: types.TracebackType) -> str:
+        owner = self._owner_of_traceback(obj)
+        return "None" if owner is None else f"{self.value(owner)}.__traceback__"
 
     # -- code --
 
@@ -395,6 +409,9 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     staticmethod: Rebuilder._wrapper,
     classmethod: Rebuilder._wrapper,
     types.MappingProxyType: Rebuilder._mapping_proxy,
+    types.TracebackType: Rebuilder._traceback,
+    type(iter(collections.deque())): Rebuilder._deque_iterator,
+    type(reversed(collections.deque())): Rebuilder._deque_iterator,
     **dict.fromkeys(_VIEWS, Rebuilder._view),
     **dict.fromkeys(_DICT_ITERATORS, Rebuilder._dict_iterator),
 }

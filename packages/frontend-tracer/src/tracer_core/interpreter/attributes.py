@@ -119,6 +119,8 @@ class Attributes(TraceState):
         if isinstance(obj, super):
             parts: Any = obj
             return self.super_attribute(parts.__thisclass__, parts.__self__, name)
+        if name == "__traceback__" and isinstance(obj, BaseException):
+            return self.traceback_of(obj)
         cls = type(obj)
         if not cls.__flags__ & _HEAP_TYPE:
             return self._builtin_attribute(obj, name)
@@ -195,9 +197,9 @@ class Attributes(TraceState):
                 raise AttributeError(f"property '{name}' of '{cls.__qualname__}' object has no getter")
             return self.call_value(raw.fget, [obj], {})
         if kind is staticmethod:
-            return raw.__func__
+            return self._wrapped(raw)
         if kind is classmethod:
-            return types.MethodType(raw.__func__, cls)
+            return types.MethodType(self._wrapped(raw), cls)
         if kind is types.MemberDescriptorType or kind is types.GetSetDescriptorType:
             return self._slot(raw, obj, cls, name)
         if isinstance(raw, _NATIVE_GETTERS):
@@ -248,6 +250,13 @@ class Attributes(TraceState):
         if self.provenance.source_of(raw) is None and not self.is_fresh(raw):
             self.provenance.constant(raw)
         return raw
+
+    def _wrapped(self, raw: Any) -> Any:
+        """The function in a staticmethod or classmethod of a class."""
+        source = self.provenance.source_of(raw)
+        if source is None:
+            return raw.__func__
+        return self.provenance.read(raw.__func__, self.provenance.sources.make(source, "slot", "__func__"))
 
     def _fallback(self, obj: Any, name: str, fallback: Any) -> Any:
         if fallback is _MODULE_GETATTR:
@@ -367,9 +376,9 @@ class Attributes(TraceState):
         if kind is types.FunctionType:
             return raw
         if kind is staticmethod:
-            return raw.__func__
+            return self._wrapped(raw)
         if kind is classmethod:
-            return types.MethodType(raw.__func__, cls)
+            return types.MethodType(self._wrapped(raw), cls)
         if kind is property:
             return raw
         getter = self._type_has(raw, "__get__")
@@ -410,7 +419,7 @@ class Attributes(TraceState):
                     source = self.provenance.sources.make(self._namespace(base), "key", name)
                     self._read_class_entry(raw, source)
                 if cls is obj:
-                    return raw.__func__ if isinstance(raw, staticmethod) else self._class_get(raw, cls, name)
+                    return self._wrapped(raw) if isinstance(raw, staticmethod) else self._class_get(raw, cls, name)
                 return self._get_descriptor(raw, obj, cls, name)
         if name == "__class__":
             return super

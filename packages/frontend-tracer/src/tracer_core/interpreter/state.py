@@ -79,6 +79,11 @@ class TraceState(Machine):
 
     def guard_operator(self, name: str) -> None:
         """Guards what torch.Tensor does for an operator: its methods can be replaced."""
+        raise NotImplementedError
+
+    def traceback_of(self, error: BaseException) -> Any:
+        """``error.__traceback__``, which can be carried out of the trace only with the exception."""
+        raise NotImplementedError
 
     def made_here(self, function: Any) -> bool:
         """Whether the trace itself made this function."""

@@ -71,6 +71,7 @@ class Tracer(Calls):
         self._fresh_functions: set[int] = set()
         self._fresh_cells: set[int] = set()
         self._keep: list[Any] = []
+        self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
         self.interpreted: dict[types.CodeType, types.FunctionType] = {}
         #: Values that the program gave to settings, at the end of the trace.
         self.settings_after: dict[str, Any] = {}
@@ -127,6 +128,18 @@ class Tracer(Calls):
         """The interpreted frames that an exception came through in this trace, innermost first."""
         known = self.raised.get(id(error))
         return () if known is None else tuple(known.passed)
+
+    def traceback_of(self, error: BaseException) -> Any:
+        source = self.provenance.source_of(error)
+        if source is not None and id(error) not in self.raised:
+            slot = self.provenance.sources.make(source, "slot", "__traceback__")
+            return self.provenance.read(error.__traceback__, slot)
+        self.tracebacks[id(error.__traceback__)] = error.__traceback__, error
+        return error.__traceback__
+
+    def owner_of_traceback(self, entry: types.TracebackType) -> BaseException | None:
+        """The exception that this trace read a traceback of."""
+        return self.tracebacks[id(entry)][1] if id(entry) in self.tracebacks else None
 
     def run_chain(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""

@@ -163,6 +163,7 @@ class _Generator:
         self.tracer, self.state, self.config, self.settings, self.name = tracer, state, config, settings, name
         self.variant = Variant(tracer.provenance, state)
         self.outputs: dict[torch.fx.Node, int] = {}
+        self.flushed: set[int] = set()
         self.rebuilder = Rebuilder(
             self.variant.use,
             self.variant.constants.text,
@@ -170,8 +171,17 @@ class _Generator:
             tracer.provenance.source_of,
             tracer.frames_passed,
             tracer.classes,
+            tracer.owner_of_traceback,
+            self._flush,
         )
         self.rebuilder.births = tracer.births
+
+    def _flush(self, obj: Any) -> None:
+        """Replays the changes of an object among the lines of the rebuilder."""
+        for change in self.tracer.effects.changes.values():
+            if change.obj is obj and id(change) not in self.flushed:
+                self.flushed.add(id(change))
+                self.rebuilder.lines += self.variant.effect(self.rebuilder, change)
 
     def _output(self, value: Any) -> str:
         recorder = self.tracer.recorder
@@ -198,6 +208,7 @@ class _Generator:
             effects = [
                 line
                 for change in tracer.effects.changes.values()
+                if id(change) not in self.flushed
                 for line in variant.effect(self.rebuilder, change)
             ]
         except CannotRebuild as error:

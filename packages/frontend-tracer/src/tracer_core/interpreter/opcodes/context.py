@@ -33,4 +33,4 @@ def before_with(m: Machine, f: Frame, arg: Any) -> None:
 def with_except_start(m: Machine, f: Frame, arg: Any) -> None:
     error = m.peek(f, 1)
     leave = m.peek(f, 4)
-    m.call(f, leave, [type(error), error, error.__traceback__], {})
+    m.call(f, leave, [type(error), error, m.getattr(error, "__traceback__")], {})

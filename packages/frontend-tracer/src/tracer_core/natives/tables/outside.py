@@ -42,7 +42,7 @@ for _query in (sys.getrecursionlimit, sys.getswitchinterval, gc.isenabled, gc.ge
 @special(sys.exc_info)
 def exc_info(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     error = tracer.handled()
-    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
+    return (None, None, None) if error is None else (type(error), error, tracer.getattr(error, "__traceback__"))
 
 
 @special(sys.exception)
