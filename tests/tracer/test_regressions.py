@@ -99,3 +99,111 @@ def test_super_init_of_a_container_subclass(base):
         return x + kept.n, list(kept)
 
     same(fn, (X, [(1, 2)]), (X, [(1, 2), (3, 4)]))
+
+
+def test_the_traceback_handed_to_exit_is_carried_33():
+    class Manager:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, kind, error, trace):
+            print("leaving")
+            return trace is not None and kind is RuntimeError
+
+    def fn(x):
+        with Manager():
+            if x:
+                pass
+        return x + 1
+
+    same(fn, (X,), (X,), breaks=None)
+
+
+def test_attributes_of_classes_hide_those_of_instances_346():
+    def fn(x, function):
+        return x + len(function.__class__.__name__), type(x.neg).__name__, function.__class__.__qualname__
+
+    same(fn, (X, len), (X, fn), graphs=2)
+
+
+def test_an_error_in_an_except_clause_31():
+    def fn(x, y):
+        try:
+            try:
+                x.view_as(y)
+            except 1:
+                pass
+        except TypeError as error:
+            return error, type(error.__context__)
+
+    same(fn, (torch.ones(2, 1), X), (torch.ones(2, 1), X), breaks=None)
+
+
+def test_raise_again_what_was_caught_before_a_break():
+    def fn(x):
+        try:
+            x.view(7)
+        except RuntimeError:
+            print("caught")
+            raise
+
+    same(fn, (X,), (X,), breaks=None)
+
+
+@pytest.mark.parametrize("change", ["append", "appendleft", "popleft", "clear"])
+def test_iterating_a_changed_deque_487(change):
+    def fn(x, items):
+        getattr(items, change)(*([5] if "append" in change else []))
+        found = []
+        for item in items:
+            print(item)
+            found.append(x * item)
+        return found
+
+    calls = [(X, collections.deque([1, 2])), (X, collections.deque([3, 4], maxlen=2))]
+    same(fn, *calls, *calls, breaks=None)
+
+
+def test_iterating_a_dict_with_a_new_key_across_a_break():
+    def fn(x, table):
+        table["n"] = 1
+        found = []
+        for key in table:
+            print(key)
+            found.append(x * table[key])
+        return found
+
+    same(fn, (X, {"a": 2}), (X, {"b": 3}), (X, {"n": 3}), breaks=None)
+
+
+def test_a_deque_that_changes_while_it_is_iterated():
+    def fn(x, items):
+        for item in items:
+            items.append(item)
+            print(item)
+        return x
+
+    same(fn, (X, collections.deque([1, 2])), (X, collections.deque()), breaks=None)
+
+
+def test_a_static_method_is_stored_as_it_is_477():
+    class Owner:
+        @staticmethod
+        def helper(n):
+            return n
+
+        @classmethod
+        def made(cls):
+            return cls
+
+    def make():
+        world = World()
+
+        def fn(x):
+            world.last = Owner.helper
+            return Owner().helper is Owner.helper, Owner.made.__func__ is world.__class__, Owner.helper, x + 1
+
+        return fn, world
+
+    seen = twin(make, (X,), (X,), graphs=1)
+    assert seen.results[1][2] is Owner.helper

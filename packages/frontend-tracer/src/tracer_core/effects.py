@@ -1,8 +1,8 @@
 """Changes that a trace made to objects that existed before it.
 
-In: a call to one of the `before_...` methods (interpreter/state.py) ahead of each mutation. Out: an undo that
-restores every object, and for each a `Change`, which the generated code replays after the graph ran.
-What always holds: after `undo`, each object has exactly the contents that it had when the trace began; undo
+In: a call to one of the `before_...` methods (interpreter/state.py) ahead of each mutation. Out: `restore`, which
+gives every object back, and for each a `Change`, which the generated code replays after the graph ran.
+What always holds: after `restore`, each object has exactly the contents that it had when the trace began; it
 may be called again after it was interrupted.
 """
 
@@ -31,7 +31,7 @@ class Change:
     """One object (or one attribute of it) was changed. Mutable.
 
     kind: its row in `SNAPSHOTTERS`. before: the saved contents; after: those at the end of the trace, set by
-    `undo`. where: the descriptor of a Slot, the name of a ClassAttribute. whole: all of `before` is guarded, so
+    `look`. where: the descriptor of a Slot, the name of a ClassAttribute. whole: all of `before` is guarded, so
     the replay may be the difference; otherwise it is what the program did, which the log says: written and removed
     (keys of a dictionary, in the order a new dictionary would have them), added (to a list, deque or set).
     """
@@ -221,11 +221,10 @@ class Effects:
         for key in [key for key, other in self.changes.items() if other is change]:
             del self.changes[key]
 
-    def undo(self) -> None:
-        """Restores every object, and keeps what each had become for the replay."""
+    def look(self) -> None:
+        """Keeps what each object has become for the replay."""
         for change in self.changes.values():
             change.after = SNAPSHOTTERS[change.kind].save(change.obj, change.where)
-        self.restore()
 
     def restore(self) -> None:
         """Restores every object, whatever it holds now."""

@@ -154,10 +154,13 @@ class Rebuilder:
         return self._new(obj, f"{self._constant(dict_iterator)}({parts})")
 
     def _deque_iterator(self, obj: Any) -> str:
-        """Over the same deque, as it is at the end."""
+        """Advanced as far, over the same deque: it must notice when that changes."""
         kind, (held, consumed) = obj.__reduce__()[:2]
         self._flush(held)
-        return self._new(obj, f"{self._constant(kind)}({self.value(held)}, {consumed})")
+        left = operator.length_hint(obj)
+        stale = bool(left) and _is_stale(obj)
+        parts = f"{self._constant(kind)}, {self.value(held)}, {consumed}, {stale}"
+        return self._new(obj, f"{self._constant(deque_iterator)}({parts})")
 
     # -- exceptions --
 
@@ -355,6 +358,23 @@ def dict_iterator(mapping: dict[Any, Any], view: str, consumed: int, stale: bool
     for _ in range(consumed):
         next(iterator)
     return iterator
+
+
+def deque_iterator(kind: Any, held: Any, consumed: int, stale: bool) -> Any:
+    """An iterator over a deque that has given `consumed` items. stale: the deque has changed since it was made."""
+    iterator = kind(held, consumed)
+    if stale and held:
+        held.append(held.pop())
+    return iterator
+
+
+def _is_stale(iterator: Any) -> bool:
+    """Whether an iterator with items left refuses to go on; it is advanced."""
+    try:
+        next(iterator)
+    except RuntimeError:
+        return True
+    return False
 
 
 def spent_iterator(kind: type) -> Any:

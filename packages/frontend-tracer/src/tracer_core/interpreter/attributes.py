@@ -419,7 +419,11 @@ class Attributes(TraceState):
                     source = self.provenance.sources.make(self._namespace(base), "key", name)
                     self._read_class_entry(raw, source)
                 if cls is obj:
-                    return self._wrapped(raw) if isinstance(raw, staticmethod) else self._class_get(raw, cls, name)
+                    return (
+                        self._wrapped(raw)
+                        if isinstance(raw, staticmethod)
+                        else self._class_get(raw, cls, name)
+                    )
                 return self._get_descriptor(raw, obj, cls, name)
         if name == "__class__":
             return super

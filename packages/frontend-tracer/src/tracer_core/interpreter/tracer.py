@@ -2,7 +2,7 @@
 
 In: a chain of frames whose values are `Unread` state. Out: the value they return, or a `Break`, with
 provenance, effects and recorder holding what was learnt. What always holds: after `run_chain`, torch's own
-modes and settings are as before it, and `effects.undo()` gives back every object's old contents.
+modes and settings are as before it, and `effects.restore()` gives back every object's old contents.
 """
 
 from __future__ import annotations

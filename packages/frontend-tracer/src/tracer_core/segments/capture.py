@@ -150,10 +150,16 @@ def _attempt(
                 raise Restart(step, "raises", type(error).__qualname__) from error
             raise UserError() from error
         where = tracer.where() if broken is not None else ""
-        tracer.effects.undo()
         if wants_text():
             record.text = str(tracer.recorder.graph)
-    return _Generator(tracer, state, config, settings, name).finish(value, broken, where)
+    generator = _Generator(tracer, state, config, settings, name)
+    try:
+        # Values are written down as the trace left them: iterators look at what they go over.
+        tracer.effects.look()
+        generator.write(value, broken)
+    finally:
+        tracer.effects.restore()
+    return generator.finish(broken, where)
 
 
 class _Generator:
@@ -163,7 +169,9 @@ class _Generator:
         self.tracer, self.state, self.config, self.settings, self.name = tracer, state, config, settings, name
         self.variant = Variant(tracer.provenance, state)
         self.outputs: dict[torch.fx.Node, int] = {}
-        self.flushed: set[int] = set()
+        self.written: set[int] = set()
+        self.effects: list[str] = []
+        self.result = ""
         self.rebuilder = Rebuilder(
             self.variant.use,
             self.variant.constants.text,
@@ -179,8 +187,10 @@ class _Generator:
     def _flush(self, obj: Any) -> None:
         """Replays the changes of an object among the lines of the rebuilder."""
         for change in self.tracer.effects.changes.values():
-            if change.obj is obj and id(change) not in self.flushed:
-                self.flushed.add(id(change))
+            if change.obj is obj and self.effects:
+                raise CannotRebuild("an iterator over a container that changed, inside a change")
+            if change.obj is obj and id(change) not in self.written:
+                self.written.add(id(change))
                 self.rebuilder.lines += self.variant.effect(self.rebuilder, change)
 
     def _output(self, value: Any) -> str:
@@ -195,24 +205,25 @@ class _Generator:
             raise CannotRebuild("a tensor that is no part of the graph")
         return f"y[{self.outputs.setdefault(node, len(self.outputs))}]"
 
-    def finish(self, value: Any, broken: Break | None, where: str) -> Captured:
+    def write(self, value: Any, broken: Break | None) -> None:
+        """The lines that make the result, or the state at the break, and replay the changes."""
         tracer, variant = self.tracer, self.variant
         try:
             if broken is None:
-                result = f"return {self.rebuilder.value(value)}"
+                self.result = f"return {self.rebuilder.value(value)}"
             else:
                 layouts, values = flatten(tracer.frames)
                 parts = ", ".join(self.rebuilder.value(v) for v in values)
                 transition = Transition(layouts, broken.kind == "raises")
-                result = f"return Suspended({variant.constants.text(transition)}, ({parts},))"
-            effects = [
-                line
-                for change in tracer.effects.changes.values()
-                if id(change) not in self.flushed
-                for line in variant.effect(self.rebuilder, change)
-            ]
+                self.result = f"return Suspended({variant.constants.text(transition)}, ({parts},))"
+            for change in tracer.effects.changes.values():
+                if id(change) not in self.written:
+                    self.effects += variant.effect(self.rebuilder, change)
         except CannotRebuild as error:
             raise Abandoned(f"a value cannot be made again: {error}") from error
+
+    def finish(self, broken: Break | None, where: str) -> Captured:
+        tracer, variant = self.tracer, self.variant
         runner, gm = self._compile()
         is_break = broken is not None and broken.kind != "raises"
         record = BreakRecord(broken.kind, broken.reason, where) if broken is not None and is_break else None
@@ -221,8 +232,8 @@ class _Generator:
             if runner is not None:
                 inputs = ", ".join(variant.use(source) for source, _, _ in tracer.recorder.inputs)
                 variant.body += self._run_graph(inputs)
-            variant.body += [*self.rebuilder.lines, *effects, *self.rebuilder.late_lines]
-            variant.body += [*self._settings(), result]
+            variant.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
+            variant.body += [*self._settings(), self.result]
             captured = self._captured(runner, gm, record)
             stage_record.text = captured.text
         return captured

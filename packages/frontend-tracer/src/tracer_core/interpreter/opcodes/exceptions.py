@@ -11,7 +11,7 @@ from tracer_core.interpreter.machine import Machine
 
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(m: Machine, f: Frame, arg: Any) -> None:
-    error = f.stack.pop()
+    error = m.pop(f)
     f.stack.append(f.exceptions[-1] if f.exceptions else None)
     f.stack.append(error)
     f.exceptions.append(error)
