@@ -103,7 +103,8 @@ class Failure:
         """The property of a tensor that differs."""
         for part, shown in zip(text.split(" and "), str(guard).split(" and "), strict=True):
             if not eval(part, scope):
-                return f"{shown}, but it is {_short(value)}"
+                now = type(value) if shown.startswith("type(") else value
+                return f"{shown}, but it is {_short(now)}"
         return f"{guard}, but it is {_short(value)}"
 
     def _holds(self, condition: str, scope: dict[str, Any]) -> bool:

@@ -319,6 +319,11 @@ class Attributes(TraceState):
     def _module_attribute(self, module: types.ModuleType, name: str) -> Any:
         namespace = module.__dict__
         source = self.provenance.source_of(module) or self.provenance.constant(module)
+        cls = type(module)
+        if cls is not types.ModuleType:  # torch.backends.cudnn: its flags are properties of its class
+            owner, raw = self.class_entry(cls, name)
+            if owner is not None and owner.__flags__ & _HEAP_TYPE and self._is_data_descriptor(raw):
+                return self._get_descriptor(raw, module, cls, name)
         if name in namespace:
             change = self.effects.peek(namespace)
             value = namespace[name]
