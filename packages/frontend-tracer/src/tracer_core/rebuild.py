@@ -8,10 +8,12 @@ references to one object stay two references to one object; cycles through mutab
 from __future__ import annotations
 
 import _abc  # type: ignore[import-not-found]
+import _thread
 import collections
 import enum
 import gc
 import operator
+import sys
 import types
 from collections.abc import Callable
 from typing import Any
@@ -288,6 +290,8 @@ class Rebuilder:
 
     def _reduced(self, obj: Any) -> str:
         """By the pickle protocol's description of the object."""
+        if is_module_global(obj):
+            return self._constant(obj)
         try:
             described = obj.__reduce_ex__(4)
         except Exception as error:
@@ -332,6 +336,12 @@ _VIEWS: dict[type, str] = {
     for name in ("keys", "values", "items")
 }
 _POSITIONED: tuple[type, ...] = (type(iter([])), type(reversed([])))
+
+
+def is_module_global(obj: Any) -> bool:
+    """Whether the module that defines an object's class holds it as one of its names: a sentinel, not a value."""
+    module = sys.modules.get(type(obj).__module__)
+    return module is not None and any(value is obj for value in list(vars(module).values()))
 
 
 def _may_contain_itself(values: Any) -> bool:
@@ -425,6 +435,7 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     types.BuiltinFunctionType: Rebuilder._bound_builtin,
     types.MethodWrapperType: Rebuilder._bound_builtin,
     super: Rebuilder._super,
+    _thread.RLock: lambda r, obj: r._new(obj, f"{r._constant(_thread.RLock)}()"),
     property: Rebuilder._wrapper,
     staticmethod: Rebuilder._wrapper,
     classmethod: Rebuilder._wrapper,

@@ -8,6 +8,8 @@ object (or its class) existed before the trace. What always holds: user code tha
 from __future__ import annotations
 
 import collections
+import functools
+import gc
 import types
 from typing import Any
 
@@ -207,9 +209,22 @@ class Attributes(TraceState):
         getter = self._type_has(raw, "__get__")
         if getter is _ABSENT:
             return self._class_value(raw)
+        if kind is functools.cached_property:
+            return self._cached(raw, obj, cls)
         if has_python(getter):
             return self.call_value(getter, [raw, obj, cls], {})
         return self.native_descriptor_get(raw, obj, cls, name)
+
+    def _cached(self, raw: functools.cached_property[Any], obj: Any, cls: type) -> Any:
+        """functools.cached_property without its lock (Python 3.11), which only other threads could notice."""
+        function, key = self.getattr(raw, "func"), self.getattr(raw, "attrname")
+        namespace = self.instance_dict(obj)
+        if namespace is None or key is None:
+            raise TypeError(f"No '__dict__' attribute on {cls.__name__!r} instance to cache {key!r} property.")
+        value = self.call_value(function, [obj], {})
+        self.before_store(namespace, key, obj)
+        namespace[key] = value
+        return value
 
     def native_descriptor_get(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         """A descriptor written in C that is not one of Python's own."""
@@ -364,6 +379,8 @@ class Attributes(TraceState):
         if meta_owner is not None and self._is_data_descriptor(meta_raw):
             if meta_owner not in (type, object):
                 return self._get_descriptor(meta_raw, cls, meta, name)
+            if name == "__dict__":
+                return self._class_dict(cls)
             if name not in _CLASS_ENTRIES:
                 value = meta_raw.__get__(cls, meta)
                 return value if is_constant(value) or isinstance(value, type) else self._class_value(value)
@@ -375,6 +392,23 @@ class Attributes(TraceState):
                 return getattr(cls, name)
             return self._get_descriptor(meta_raw, cls, meta, name)
         return type.__getattribute__(cls, name)  # raises Python's own error
+
+    def _class_dict(self, cls: type) -> Any:
+        """The read-only view of a class's entries; what is read through it is guarded."""
+        proxy = cls.__dict__
+        (entries,) = (found for found in gc.get_referents(proxy) if isinstance(found, dict))
+        if not self.made_class(cls) and self.provenance.source_of(entries) is None:
+            self.provenance.register(entries, self._namespace(cls))
+        return proxy
+
+    def unproxied(self, container: Any) -> Any:
+        """The dictionary behind a read-only view that the trace made; anything else as it is."""
+        if type(container) is not types.MappingProxyType:
+            return container
+        (entries,) = gc.get_referents(container)
+        if not self.is_fresh(container) or not isinstance(entries, dict):
+            self.break_graph("unknown_native", "a mappingproxy from before this segment is read")
+        return entries
 
     def _class_get(self, raw: Any, cls: type, name: str) -> Any:
         kind = type(raw)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ class _QuietWithDict:
 def quiet_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
     """A class whose bases were not told about it. Its layout is that of a class statement."""
     failure = None
-    for quiet in (_Quiet, _QuietWithDict):
+    for quiet in _quiet_bases(bases):
         try:
             made: Any = type.__new__(meta, name, (quiet, *bases), dict(namespace))
             made.__bases__ = bases
@@ -53,6 +54,15 @@ def quiet_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[
         else:
             return made
     raise TypeError(f"{name} cannot be made without telling its bases") from failure
+
+
+def _quiet_bases(bases: tuple[type, ...]) -> Iterator[type]:
+    """Quiet classes of different layouts; one of them has that of the class to be made."""
+    yield from (_Quiet, _QuietWithDict)
+    for base in bases:
+        above = base.__base__
+        if above not in (None, object):
+            yield bare_class(type(above), "_Quiet", (above,), {"__init_subclass__": lambda cls, **_: None})  # type: ignore[arg-type]
 
 
 def bare_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
@@ -205,6 +215,8 @@ def new_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         meta = best
     _refuse(tracer, bases, meta, name)
     entries = tracer.mapping(namespace)
+    if "__module__" not in entries and "__name__" in tracer.frames[-1].globals:
+        entries["__module__"] = tracer.frames[-1].globals["__name__"]  # CPython asks the calling frame
     later = {key: value for key, value in entries.items() if tracer.python_method(value, "__set_name__")}
     entries.update(dict.fromkeys(later, _Later()))
     hooked = any(_hook(base) is not _OBJECT_HOOK for base in bases if isinstance(base, type))

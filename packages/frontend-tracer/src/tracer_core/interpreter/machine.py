@@ -83,6 +83,7 @@ class Machine:
                     frame.stack.append(frame.last)
                 frame.stack.append(error)
                 frame.ip = target.target
+                frame.kw_names = ()  # of the call that raised
                 return
             self.frames.pop()
             if len(self.frames) == base:

@@ -290,7 +290,7 @@ def str_of(tracer: Any, value: Any) -> str:
         )
     if isinstance(value, BaseException):
         return str(value)
-    if type(value).__str__ is object.__str__:
+    if tracer._static(type(value), "__str__") is object.__dict__["__str__"]:
         return repr_of(tracer, value)
     tracer.native_reads(value)
     return str(value)

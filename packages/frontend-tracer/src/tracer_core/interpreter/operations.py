@@ -347,6 +347,7 @@ class Operations(Attributes):
         return bool(value)
 
     def contains(self, item: Any, container: Any) -> bool:
+        container = self.unproxied(container)
         method = self.python_method(container, "__contains__")
         if method is not None:
             return self.truth(self.call_value(method, [container, item], {}))
@@ -394,6 +395,7 @@ class Operations(Attributes):
     # -- subscripts --
 
     def getitem(self, container: Any, key: Any) -> Any:
+        container = self.unproxied(container)
         method = self.python_method(container, "__getitem__")
         if method is not None:
             return self.call_value(method, [container, key], {})
@@ -495,6 +497,7 @@ class Operations(Attributes):
     def iterate(self, value: Any) -> Any:
         if isinstance(value, _NATIVE_ITERATORS):
             return value
+        value = self.unproxied(value)
         if isinstance(value, torch.Tensor):
             if value.dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
@@ -577,6 +580,7 @@ class Operations(Attributes):
             items.append(item)
 
     def mapping(self, value: Any) -> dict[Any, Any]:
+        value = self.unproxied(value)
         if isinstance(value, dict) and not self.python_method(value, "keys"):
             objects.settle_keys(self, list(dict.keys(value)))
             return {key: self.dict_get(value, key, None) for key in self.keys(value)}

@@ -140,6 +140,8 @@ def unbound(function: types.BuiltinFunctionType) -> Any:
     if isinstance(owner, type):
         for cls in owner.__mro__:
             raw = cls.__dict__.get(function.__name__)
+            if isinstance(raw, classmethod) and isinstance(raw.__func__, types.FunctionType):
+                continue  # a Python override was passed over by super()
             if isinstance(raw, (classmethod, types.ClassMethodDescriptorType, staticmethod)):
                 return raw
         return None

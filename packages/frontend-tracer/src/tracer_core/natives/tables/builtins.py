@@ -20,7 +20,6 @@ from tracer_core.provenance import is_constant
 
 declare(PURE, [ord])
 declare(SHALLOW, [callable, object.__new__, slice])
-breaks("unknown_native", "the address of an object differs between calls", [id])
 breaks("side_effect_native", "it prints or reads", [print, input, builtins.open, builtins.breakpoint])
 breaks("native_python", "code is compiled at run time", [eval, exec, compile])
 breaks("native_python", "the caller's variables are read", [globals, locals])
@@ -207,9 +206,9 @@ def object_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     return None
 
 
-@special(object.__init_subclass__)
+@special(object.__init_subclass__, object.__dict__["__init_subclass__"])
 def object_init_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    return None
+    object.__init_subclass__(**kwargs)  # raises Python's own error
 
 
 @special(object.__eq__, object.__ne__)

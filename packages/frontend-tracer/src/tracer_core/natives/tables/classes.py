@@ -21,6 +21,11 @@ special(type.__new__)(class_making.new_class)
 declare(PURE, [types.get_original_bases] if hasattr(types, "get_original_bases") else [])
 
 
+@special(type.__dict__["__prepare__"])
+def prepare(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {}
+
+
 @special(type.__init__)
 def type_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """type.__init__ does nothing."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import collections
 import functools
 import math
+import types
 from typing import Any
 
 import torch
@@ -203,6 +205,71 @@ def cmp_to_key(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return functools.cmp_to_key(lambda a, b: tracer.call_value(function, [a, b], {}))
 
 
+def _of_proxy(name: str) -> Any:
+    """A method of a read-only view of a dictionary."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return tracer.call_value(getattr(dict, name), [tracer.unproxied(args[0]), *args[1:]], kwargs)
+
+    return handler
+
+
+for _name in ("get", "keys", "values", "items", "copy", "__getitem__", "__contains__", "__iter__"):
+    special(types.MappingProxyType.__dict__[_name])(_of_proxy(_name))
+
+
+# -- descriptors asked by hand -------------------------------------------------------------------------------------
+
+
+@special(types.FunctionType.__get__)
+def function_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function, obj, *_ = args
+    return function if obj is None else types.MethodType(function, obj)
+
+
+@special(property.__get__, classmethod.__get__, staticmethod.__get__)
+def descriptor_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    raw, obj, *rest = args
+    cls = rest[0] if rest else type(obj)
+    if obj is None and isinstance(raw, property):
+        return raw
+    return tracer._get_descriptor(raw, obj, cls, getattr(raw, "__name__", "?"))
+
+
+@special(property.__set__)
+def property_set(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    tracer._set_descriptor(args[0], args[1], "?", args[2])
+
+
+@special(property.__delete__)
+def property_delete(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    tracer._delete_descriptor(args[0], args[1], "?")
+
+
+# -- identities ----------------------------------------------------------------------------------------------------
+
+#: Modules that use the address of an object, and the number of the thread, to see that a repr is running already.
+_REPR_GUARDS = frozenset({"dataclasses", "reprlib"})
+
+
+def _only_guards(function: Any, reason: str) -> Any:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if tracer.frames[-1].globals.get("__name__") in _REPR_GUARDS:
+            return function(*args)
+        tracer.break_graph("unknown_native", f"{function.__name__}: {reason}")
+
+    return handler
+
+
+special(id)(_only_guards(id, "the address of an object differs between calls"))
+special(_thread.get_ident)(_only_guards(_thread.get_ident, "the thread differs between calls"))
+
+
+@special(_thread.RLock)
+def new_lock(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return _thread.RLock()
+
+
 # -- math --------------------------------------------------------------------------------------------------------
 
 for _name, _method in (("floor", "__floor__"), ("ceil", "__ceil__"), ("trunc", "__trunc__")):
@@ -235,8 +302,8 @@ def _of_group(method: Any) -> Any:
     return handler
 
 
-for _method in (BaseExceptionGroup.split, BaseExceptionGroup.subgroup):
-    special(_method)(_of_group(_method))
+for _split in (BaseExceptionGroup.split, BaseExceptionGroup.subgroup):
+    special(_split)(_of_group(_split))
 declare(PURE, [BaseExceptionGroup.derive])
 
 
