@@ -8,7 +8,6 @@ object (or its class) existed before the trace. What always holds: user code tha
 from __future__ import annotations
 
 import collections
-import functools
 import gc
 import types
 from typing import Any
@@ -209,22 +208,9 @@ class Attributes(TraceState):
         getter = self._type_has(raw, "__get__")
         if getter is _ABSENT:
             return self._class_value(raw)
-        if kind is functools.cached_property:
-            return self._cached(raw, obj, cls)
         if has_python(getter):
             return self.call_value(getter, [raw, obj, cls], {})
         return self.native_descriptor_get(raw, obj, cls, name)
-
-    def _cached(self, raw: functools.cached_property[Any], obj: Any, cls: type) -> Any:
-        """functools.cached_property without its lock (Python 3.11), which only other threads could notice."""
-        function, key = self.getattr(raw, "func"), self.getattr(raw, "attrname")
-        namespace = self.instance_dict(obj)
-        if namespace is None or key is None:
-            raise TypeError(f"No '__dict__' attribute on {cls.__name__!r} instance to cache {key!r} property.")
-        value = self.call_value(function, [obj], {})
-        self.before_store(namespace, key, obj)
-        namespace[key] = value
-        return value
 
     def native_descriptor_get(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         """A descriptor written in C that is not one of Python's own."""

@@ -42,6 +42,11 @@ _ASKS_FILES = frozenset(vars(pathlib.Path)) - {"__new__", "__init__", "__enter__
 PLAIN = {**PLAIN, "pathlib": _ASKS_FILES}
 #: Of these: the ones that look at functions and classes without calling them.
 _LOOKS_AT_CODE = frozenset({"typing", "typing_extensions", "abc", "dataclasses", "inspect", "types"})
+#: Of these: the ones that make classes or call the functions they are handed. They are interpreted.
+_MAKES_CLASSES = {
+    "abc": {"__new__"}, "types": {"new_class", "prepare_class", "resolve_bases"},
+    "dataclasses": {"dataclass", "wrap", "make_dataclass", "_process_class"}, "typing": {"namedtuple", "NamedTuple"},
+}  # fmt: skip
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 #: Objects written in C that hold no objects of the program.
 _CLOSED_TYPES = (re.Match, re.Pattern, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo,
@@ -68,6 +73,8 @@ def runs_natively(tracer: Any, function: types.FunctionType, args: list[Any], kw
     package, impure = known
     if function.__name__ in impure:
         tracer.break_graph("side_effect_native", f"{module}.{function.__qualname__} asks the outside")
+    if function.__name__ in _MAKES_CLASSES.get(package, ()):
+        return False
     code = package in _LOOKS_AT_CODE
     return all(_is_data(tracer, value, code, _MAX_DEPTH) for value in (*args, *kwargs.values()))
 

@@ -206,7 +206,7 @@ def object_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     return None
 
 
-@special(object.__init_subclass__, object.__dict__["__init_subclass__"])
+@special(object.__dict__["__init_subclass__"])
 def object_init_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     object.__init_subclass__(**kwargs)  # raises Python's own error
 

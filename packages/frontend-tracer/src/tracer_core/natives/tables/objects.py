@@ -6,7 +6,6 @@ import _thread
 import collections
 import functools
 import math
-import types
 from typing import Any
 
 import torch
@@ -205,40 +204,13 @@ def cmp_to_key(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return functools.cmp_to_key(lambda a, b: tracer.call_value(function, [a, b], {}))
 
 
-def _of_proxy(name: str) -> Any:
-    """A method of a read-only view of a dictionary."""
-
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        return tracer.call_value(getattr(dict, name), [tracer.unproxied(args[0]), *args[1:]], kwargs)
-
-    return handler
-
-
-for _name in ("get", "keys", "values", "items", "copy", "__getitem__", "__contains__", "__iter__"):
-    special(types.MappingProxyType.__dict__[_name])(_of_proxy(_name))
-
-
 # -- descriptors asked by hand -------------------------------------------------------------------------------------
 
 
-@special(types.FunctionType.__get__)
-def function_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    function, obj, *_ = args
-    return function if obj is None else types.MethodType(function, obj)
-
-
-@special(property.__get__, classmethod.__get__, staticmethod.__get__)
+@special(classmethod.__get__, staticmethod.__get__)
 def descriptor_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     raw, obj, *rest = args
-    cls = rest[0] if rest else type(obj)
-    if obj is None and isinstance(raw, property):
-        return raw
-    return tracer._get_descriptor(raw, obj, cls, getattr(raw, "__name__", "?"))
-
-
-@special(property.__set__)
-def property_set(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    tracer._set_descriptor(args[0], args[1], "?", args[2])
+    return tracer._get_descriptor(raw, obj, rest[0] if rest else type(obj), "__func__")
 
 
 @special(property.__delete__)
