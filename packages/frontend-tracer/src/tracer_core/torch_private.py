@@ -31,9 +31,7 @@ def fake_tensor_mode(shape_env: Any = None) -> Any:
 
 def is_fake(value: Any) -> bool:
     """Whether `value` is a FakeTensor."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    return isinstance(value, FakeTensor)
+    return isinstance(value, _fake_class())
 
 
 def fake_mode_of(value: Any) -> Any:

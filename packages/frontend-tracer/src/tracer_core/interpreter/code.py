@@ -7,13 +7,17 @@ Decoding is cached by code object and never refers to a frame.
 
 from __future__ import annotations
 
+import bisect
 import dis
+import functools
 import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from tracer_core.interpreter.bytecode import Instruction, instructions
 
 Handler = Callable[[Any, Any, Any], Any]
 
@@ -60,10 +64,10 @@ class ExceptionRange:
     lasti: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Code:
     """A decoded code object. names, handlers, args, lines: one a instruction. locals_names: localsplus
-    names. n_arguments counts positional, keyword-only, * and **. live[i]: indices of fast locals read
+    names. live[i] (only breaks ask): indices of fast locals read
     at or after instruction i before being written (cells and free variables are always live).
     unsupported: the first opcode without a handler, or an empty string."""
 
@@ -76,9 +80,12 @@ class Code:
     exceptions: tuple[ExceptionRange, ...]
     locals_names: tuple[str, ...]
     first_free: int
-    live: tuple[frozenset[int], ...]
     is_generator: bool
     unsupported: str
+
+    @functools.cached_property
+    def live(self) -> tuple[frozenset[int], ...]:
+        return _liveness(self.names, self.args, self.exceptions, len(self.locals_names), self.raw)
 
 
 _CACHE: WeakKeyDictionary[types.CodeType, Code] = WeakKeyDictionary()
@@ -87,8 +94,7 @@ _CACHE: WeakKeyDictionary[types.CodeType, Code] = WeakKeyDictionary()
 _RAW_ARGUMENT = frozenset(
     {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE",
      "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL", "LOAD_CLASSDEREF",
-     "LOAD_FROM_DICT_OR_DEREF", "KW_NAMES", "COMPARE_OP", "BINARY_OP",
-     "LOAD_SUPER_ATTR", "COPY_FREE_VARS", "IS_OP", "CONTAINS_OP"}
+     "LOAD_FROM_DICT_OR_DEREF", "BINARY_OP", "COPY_FREE_VARS", "IS_OP", "CONTAINS_OP"}
 )  # fmt: skip
 _READS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"})
 _WRITES = frozenset({"STORE_FAST"})
@@ -112,41 +118,22 @@ def decode(raw: types.CodeType) -> Code:
 
 
 def _decode(raw: types.CodeType) -> Code:
-    instructions = [i for i in dis.get_instructions(raw, show_caches=False) if i.opname != "CACHE"]
+    kept = instructions(raw)
     index_of: dict[int, int] = {}
-    extended_from: int | None = None
-    kept: list[dis.Instruction] = []
-    for instruction in instructions:
-        # An EXTENDED_ARG prefix is part of the next instruction: jumps to it go there.
-        start = instruction.offset if extended_from is None else extended_from
-        if instruction.opname == "EXTENDED_ARG":
-            extended_from = start
-            continue
-        index_of[start] = index_of[instruction.offset] = len(kept)
-        extended_from = None
-        kept.append(instruction)
-    args = tuple(_argument(i, index_of, raw) for i in kept)
-    names = tuple(i.opname for i in kept)
-    exceptions = tuple(_ranges(raw, kept, index_of))
-    line = raw.co_firstlineno
-    lines = []
-    for instruction in kept:
-        position = instruction.positions
-        if position is not None and position.lineno is not None:
-            line = position.lineno
-        lines.append(line)
+    for number, instruction in enumerate(kept):
+        index_of[instruction.begin] = index_of[instruction.offset] = number
+    names = tuple(i.name for i in kept)
     locals_names = _localsplus(raw)
     return Code(
         raw=raw,
         names=names,
         handlers=tuple(HANDLERS.get(name) or _no_handler(name) for name in names),
-        args=args,
-        lines=tuple(lines),
+        args=tuple(_argument(i, index_of, raw) for i in kept),
+        lines=tuple(i.line for i in kept),
         offsets=tuple(i.offset for i in kept),
-        exceptions=exceptions,
+        exceptions=tuple(_ranges(raw, kept, index_of)),
         locals_names=locals_names,
         first_free=len(locals_names) - len(raw.co_freevars),
-        live=_liveness(names, args, exceptions, len(locals_names), raw),
         is_generator=bool(raw.co_flags & 0x20),
         unsupported=next((name for name in names if name not in HANDLERS), ""),
     )
@@ -157,34 +144,42 @@ def _localsplus(raw: types.CodeType) -> tuple[str, ...]:
     return raw.co_varnames + cells + raw.co_freevars
 
 
-def _argument(instruction: dis.Instruction, index_of: dict[int, int], raw: types.CodeType) -> Any:
-    if instruction.opcode in dis.hasjrel or instruction.opcode in dis.hasjabs:
-        return index_of[instruction.argval]
-    if instruction.opname in _RAW_ARGUMENT:
-        if instruction.opname == "KW_NAMES":
-            return raw.co_consts[instruction.arg or 0]
-        if instruction.opname == "COMPARE_OP":
-            return instruction.argval
-        if instruction.opname == "LOAD_SUPER_ATTR":
-            arg = instruction.arg or 0
-            return raw.co_names[arg >> 2], bool(arg & 1), bool(arg & 2)
-        return instruction.arg
-    if instruction.opname in ("LOAD_GLOBAL", "LOAD_ATTR") and instruction.arg is not None:
-        with_flag = instruction.opname == "LOAD_GLOBAL" or sys.version_info >= (3, 12)
-        if with_flag:
-            return raw.co_names[instruction.arg >> 1], bool(instruction.arg & 1)
-        return raw.co_names[instruction.arg], False
-    if instruction.opcode in dis.hasconst or instruction.opcode in dis.hasname:
-        return instruction.argval
-    return instruction.arg
+_CONSTANTS, _NAMES = frozenset(dis.hasconst), frozenset(dis.hasname)
+_SINCE_312 = sys.version_info >= (3, 12)
 
 
-def _ranges(raw: types.CodeType, kept: list[dis.Instruction], index_of: dict[int, int]) -> Any:
+def _argument(instruction: Instruction, index_of: dict[int, int], raw: types.CodeType) -> Any:
+    if instruction.target is not None:
+        return index_of[instruction.target]
+    arg, name = instruction.arg, instruction.name
+    if arg is None:
+        return None
+    special = _SPECIAL_ARGUMENTS.get(name)
+    if special is not None:
+        return special(arg, raw)
+    if name in _RAW_ARGUMENT:
+        return arg
+    if instruction.opcode in _CONSTANTS:
+        return raw.co_consts[arg]
+    return raw.co_names[arg] if instruction.opcode in _NAMES else arg
+
+
+#: Opcodes whose argument holds flags beside an index.
+_SPECIAL_ARGUMENTS: dict[str, Callable[[int, types.CodeType], Any]] = {
+    "KW_NAMES": lambda arg, raw: raw.co_consts[arg],
+    "COMPARE_OP": lambda arg, raw: dis.cmp_op[arg >> 4 if _SINCE_312 else arg],
+    "LOAD_SUPER_ATTR": lambda arg, raw: (raw.co_names[arg >> 2], bool(arg & 1), bool(arg & 2)),
+    "LOAD_GLOBAL": lambda arg, raw: (raw.co_names[arg >> 1], bool(arg & 1)),
+    "LOAD_ATTR": lambda arg, raw: (raw.co_names[arg >> 1], bool(arg & 1)) if _SINCE_312 else (raw.co_names[arg], False),
+}  # fmt: skip
+
+
+def _ranges(raw: types.CodeType, kept: list[Instruction], index_of: dict[int, int]) -> Any:
     starts = [i.offset for i in kept]
     for entry in dis._parse_exception_table(raw):  # type: ignore[attr-defined]
-        inside = [n for n, offset in enumerate(starts) if entry.start <= offset < entry.end]
-        if inside:
-            yield ExceptionRange(inside[0], inside[-1] + 1, index_of[entry.target], entry.depth, entry.lasti)
+        first, end = bisect.bisect_left(starts, entry.start), bisect.bisect_left(starts, entry.end)
+        if first < end:
+            yield ExceptionRange(first, end, index_of[entry.target], entry.depth, entry.lasti)
 
 
 def _read_unseen(raw: types.CodeType, index: int) -> bool:

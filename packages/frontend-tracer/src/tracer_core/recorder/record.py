@@ -26,6 +26,7 @@ from tracer_core.source import Source
 
 _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
            torch.memory_format, type(Ellipsis))  # fmt: skip
+_SIMPLE_TYPES = frozenset(_SIMPLE)
 #: Operators that write to their first operand.
 _WRITING_OPERATORS = frozenset(
     {operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv,
@@ -120,10 +121,8 @@ class Recorder:
         refused = refusal(func, args, kwargs)
         if refused is not None:
             raise Break(*refused)
-        fake_args, fake_kwargs = pytree.tree_map_only(torch.Tensor, self._to_fake, (args, kwargs))
-        given = [
-            leaf for leaf in pytree.tree_leaves((fake_args, fake_kwargs)) if isinstance(leaf, torch.Tensor)
-        ]
+        given: list[Any] = []
+        fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
         before = [writes(fake) for fake in given]
         try:
             with self.fakes.mode:
@@ -135,7 +134,8 @@ class Recorder:
         except Exception as error:
             # What fakes raise need not be what the operator raises: it runs for real, and raises that or goes on.
             raise Break("operator_failed", f"{_name(func)}: {type(error).__name__}: {error}") from None
-        if any(_unlike_a_graph_value(leaf) for leaf in pytree.tree_leaves(result)):
+        leaves = [result] if isinstance(result, torch.Tensor) else pytree.tree_leaves(result)
+        if any(map(_unlike_a_graph_value, leaves)):
             raise Break("tensor_subclass", f"{_name(func)} makes a nested or quantized tensor")
         written = func in _WRITING_OPERATORS or any(
             now is None or now != then for now, then in zip(map(writes, given), before, strict=True)
@@ -144,12 +144,37 @@ class Recorder:
             result = _without_weights(result, args, kwargs)
         return self._record(func, fake_args, fake_kwargs, result, written)
 
+    def _faked(self, value: Any, given: list[Any]) -> Any:
+        """A structure with fakes in place of its tensors, which are added to `given`."""
+        kind = type(value)
+        if kind in _SIMPLE_TYPES:
+            return value
+        if isinstance(value, torch.Tensor):
+            fake = self._to_fake(value)
+            given.append(fake)
+            return fake
+        if kind is tuple or kind is list:
+            return kind([self._faked(item, given) for item in value])
+        if kind is dict:
+            return {key: self._faked(item, given) for key, item in value.items()}
+        leaves, spec = pytree.tree_flatten(value)
+        if len(leaves) == 1 and leaves[0] is value:
+            return value
+        return pytree.tree_unflatten([self._faked(leaf, given) for leaf in leaves], spec)
+
     def _to_fake(self, tensor: torch.Tensor) -> Any:
         if torch_private.is_fake(tensor):
             return tensor
         return self.fake(tensor)
 
     def _record(self, func: Any, args: Any, kwargs: Any, result: Any, written: bool) -> Any:
+        if isinstance(result, torch.Tensor):
+            if not written and (real := self.fakes.real_of(result)) is not None:
+                return real
+            node = self._emit(func, args, kwargs)
+            node.meta["val"] = result
+            self._bind_result(result, node)
+            return self._to_real(result)
         leaves = pytree.tree_leaves(result)
         if not written and not any(
             isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat)) for leaf in leaves
@@ -158,8 +183,6 @@ class Recorder:
                 return result
         if not written and all(isinstance(leaf, (torch.SymInt, int)) for leaf in leaves) and leaves:
             return result  # sizes: made again from their expressions where they are used
-        if isinstance(result, torch.Tensor) and self.fakes.real_of(result) is not None and not written:
-            return self.fakes.real_of(result)
         node = self._emit(func, args, kwargs)
         node.meta["val"] = result
         self._bind_result(result, node)

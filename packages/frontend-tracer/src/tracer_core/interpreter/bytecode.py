@@ -1,0 +1,63 @@
+"""The instructions of a code object, without what `dis` makes for printing.
+
+In: a `types.CodeType` of CPython 3.11 or 3.12. Out: its `Instruction`s. What always holds: caches and
+EXTENDED_ARG prefixes are folded into the instruction they belong to; `dis.get_instructions` says the same,
+several times slower (a test compares them).
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from typing import NamedTuple
+
+_EXTENDED, _CACHE = dis.opmap["EXTENDED_ARG"], 0
+_CACHES: tuple[int, ...] = tuple(dis._inline_cache_entries)  # type: ignore[attr-defined]
+_RELATIVE, _ABSOLUTE = frozenset(dis.hasjrel), frozenset(dis.hasjabs)
+_BACKWARD = frozenset(code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name)
+HAS_TARGET = _RELATIVE | _ABSOLUTE
+
+
+class Instruction(NamedTuple):
+    """begin: offset of its first prefix, where jumps to it go. offset: of itself. arg: None for operations without
+    one. target: offset that it may jump to, or None. line: of the source."""
+
+    name: str
+    opcode: int
+    arg: int | None
+    begin: int
+    offset: int
+    target: int | None
+    line: int
+
+
+def instructions(raw: types.CodeType) -> list[Instruction]:
+    """The instructions in order."""
+    found: list[Instruction] = []
+    code, names, line = raw.co_code, dis.opname, raw.co_firstlineno
+    prefix, begin = 0, -1
+    lines = [position[0] for position in raw.co_positions()]
+    for offset in range(0, len(code), 2):
+        opcode = code[offset]
+        if opcode == _CACHE:
+            continue
+        if begin < 0:
+            begin = offset
+        arg = code[offset + 1] | prefix
+        if opcode == _EXTENDED:
+            prefix = arg << 8
+            continue
+        target: int | None = None
+        if opcode in _RELATIVE:
+            step = -arg if opcode in _BACKWARD else arg
+            target = offset + 2 + 2 * (step + _CACHES[opcode])
+        elif opcode in _ABSOLUTE:
+            target = arg * 2
+        known = lines[offset // 2]
+        line = line if known is None else known
+        has_arg = opcode >= dis.HAVE_ARGUMENT
+        found.append(
+            Instruction(names[opcode], opcode, arg if has_arg else None, begin, offset, target, line)
+        )
+        prefix, begin = 0, -1
+    return found
