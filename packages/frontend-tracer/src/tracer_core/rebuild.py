@@ -190,6 +190,8 @@ class Rebuilder:
     # -- code --
 
     def _function(self, obj: types.FunctionType) -> str:
+        if _is_importable(obj):
+            return self._constant(obj)
         closure = obj.__closure__
         cells = self.value(closure) if closure else "None"
         name = self._new(
@@ -342,6 +344,15 @@ def is_module_global(obj: Any) -> bool:
     """Whether the module that defines an object's class holds it as one of its names: a sentinel, not a value."""
     module = sys.modules.get(type(obj).__module__)
     return module is not None and any(value is obj for value in list(vars(module).values()))
+
+
+def _is_importable(function: types.FunctionType) -> bool:
+    """Whether a function is what its module has under its name: then no trace made it."""
+    found: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+        found = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
+    return found is function
 
 
 def _may_contain_itself(values: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tracer_core import events, settings
+from tracer_core import events, settings, torch_private
 from tracer_core.errors import GraphBreakError, RecompileLimitWarning, TracerError
 from tracer_core.interpreter.frame import Frame, Unread
 from tracer_core.interpreter.real import RealMachine
@@ -317,6 +317,7 @@ def _can_trace() -> bool:
     """Not under somebody else's torch modes or tracer, and not inside a trace."""
     return (
         (torch._C._len_torch_function_stack() == 0 or settings.ambient_devices() is not None)
+        and not torch_private.transforms_active()
         and not torch.jit.is_tracing()
         and torch._C._len_torch_dispatch_stack() == 0
         and _tracing != threading.get_ident()

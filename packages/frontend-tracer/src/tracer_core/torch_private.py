@@ -31,7 +31,36 @@ def fake_tensor_mode(shape_env: Any = None) -> Any:
 
 def is_fake(value: Any) -> bool:
     """Whether `value` is a FakeTensor."""
-    return isinstance(value, _fake_class())
+    if isinstance(value, _fake_class()):
+        return True
+    return type(value) is torch.Tensor and transforms_active() and _wraps_fake(value)
+
+
+def transforms_active() -> bool:
+    """Whether a transform of torch.func is running."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def outside_transforms() -> Any:
+    """Inside, no transform of torch.func is running."""
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    return temporarily_clear_interpreter_stack()
+
+
+def _wraps_fake(value: torch.Tensor) -> bool:
+    """Whether a tensor is a fake inside wrappers of torch.func."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+        if type(value) is not torch.Tensor:
+            return is_fake(value)
+    return False
+
+
+def plain_checkpoint() -> Any:
+    """torch.utils.checkpoint.checkpoint without its shield from torch._dynamo, which imports that package."""
+    checkpoint = torch.utils.checkpoint.checkpoint
+    return getattr(checkpoint, "__wrapped__", checkpoint)
 
 
 def fake_mode_of(value: Any) -> Any:

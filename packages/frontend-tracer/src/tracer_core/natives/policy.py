@@ -79,13 +79,20 @@ _INLINE_MODULES = frozenset(
         "torch.autograd.grad_mode",
         "torch.autograd.anomaly_mode",
         "torch.amp.autocast_mode",
+        "torch._functorch.apis",
+        "torch._functorch.functional_call",
         "tracer_core.markers",
         "tracer_core.natives.stand_ins",
     }
 )
 _INLINE_FUNCTIONS = frozenset(
     {"os._Environ.__getitem__", "os._Environ.__contains__", "os._createenviron.<locals>.encode",
-     "os._createenviron.<locals>.decode", "os.getenv", "torch.autograd.profiler.record_function.__init__"}
+     "os._createenviron.<locals>.decode", "os.getenv", "torch.autograd.profiler.record_function.__init__",
+     "torch._library.custom_ops.CustomOpDef.__call__", *(f"torch.utils.checkpoint.checkpoint_sequential{inner}" for inner in (
+        "", ".<locals>.run_function", ".<locals>.run_function.<locals>.forward")),
+     "torch._functorch.vmap._check_randomness_arg",
+     *(f"torch.autograd.function.{cls}.{name}" for cls in ("FunctionCtx", "_SingleLevelFunction") for name in (
+       "save_for_backward", "save_for_forward", "mark_dirty", "mark_non_differentiable", "set_materialize_grads"))}
 )  # fmt: skip
 
 _TORCH_OWNERS = frozenset(

@@ -62,6 +62,9 @@ class Fakes:
         if torch.is_inference_mode_enabled() and not real.is_inference():
             with torch.inference_mode(False):  # a tensor from outside stays a normal one
                 return self._make(real, name, symbolic)
+        if torch_private.transforms_active():
+            with torch_private.outside_transforms():  # so does one that the transformed function closes over
+                return self._make(real, name, symbolic)
         if not any(symbolic):
             found = torch_private.plain_fake(self.mode, real, self._storages)
             if found is not None:

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from tracer_core import settings, torch_private
 from tracer_core.recorder.fake import Fakes, writes
 from tracer_core.recorder.refusals import refusal
-from tracer_core.segments.breaks import Break
+from tracer_core.segments.breaks import Break, Restart
 from tracer_core.source import Source
 
 _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
@@ -68,6 +68,7 @@ class Recorder:
         self._source_of, self._dims_of, self._where = source_of, dims_of, where
         self._nodes: dict[int, torch.fx.Node] = {}
         self._symbols: dict[Any, torch.fx.Node] = {}
+        self._inside: dict[int, tuple[int, str]] = {}
         self._alive: list[Any] = []
         self._names: set[str] = set()
         self._last_placeholder: torch.fx.Node | None = None
@@ -107,6 +108,27 @@ class Recorder:
     def _bind(self, value: Any, node: torch.fx.Node) -> None:
         self._nodes[id(value)] = node
         self._alive.append(value)
+
+    def bind(self, value: Any, node: torch.fx.Node) -> None:
+        """Says which node makes a tensor that native code handed to the program."""
+        node.meta.update(val=value, user_frame=self._where())
+        self._bind(value, node)
+
+    def forget(self, nodes: list[torch.fx.Node], step: int, what: str) -> None:
+        """Nodes that leave the graph: from outside, what they made cannot be used."""
+        gone = dict.fromkeys(nodes)
+        for handle in [handle for handle, node in self._nodes.items() if node in gone]:
+            del self._nodes[handle]
+            self._inside[handle] = (step, what)
+        self._symbols = {
+            expr: node
+            for expr, node in self._symbols.items()
+            if not isinstance(node, torch.fx.Node) or node not in gone
+        }
+
+    def left_inside(self, value: Any) -> tuple[int, str] | None:
+        """(step, what) of the part of the trace that made a tensor which is in no graph now, or None."""
+        return self._inside.get(id(value))
 
     def node_of(self, value: Any) -> torch.fx.Node | None:
         """The node that made a fake or symbolic value; None if the value is no part of the graph."""
@@ -150,7 +172,7 @@ class Recorder:
         if kind in _SIMPLE_TYPES:
             return value
         if isinstance(value, torch.Tensor):
-            fake = self._to_fake(value)
+            fake = self.as_fake(value)
             given.append(fake)
             return fake
         if kind is tuple or kind is list:
@@ -162,8 +184,8 @@ class Recorder:
             return value
         return pytree.tree_unflatten([self._faked(leaf, given) for leaf in leaves], spec)
 
-    def _to_fake(self, tensor: torch.Tensor) -> Any:
-        if torch_private.is_fake(tensor):
+    def as_fake(self, tensor: torch.Tensor) -> Any:
+        if torch_private.is_fake(tensor) or id(tensor) in self._nodes:
             return tensor
         return self.fake(tensor)
 
@@ -220,6 +242,9 @@ class Recorder:
         """A value as an FX argument. Raises Break for what a graph cannot hold."""
         if isinstance(value, torch.Tensor):
             node = self._nodes.get(id(value))
+            if id(value) in self._inside:
+                step, what = self._inside[id(value)]
+                raise Restart(step, "higher_order", f"a tensor made inside {what} is used outside")
             if node is None:
                 raise Break(
                     "real_tensor_in_trace", f"a fake tensor of shape {tuple(value.shape)} of another trace"

@@ -75,8 +75,9 @@ BREAKS: dict[str, BreakDoc] = {
         "call them outside the compiled function",
     ),
     "higher_order": BreakDoc(
-        "torch.func transforms, autograd.Function and checkpoint are not captured yet",
-        "call them outside the compiled function",
+        "a function given to autograd.Function, checkpoint, torch.func or torch.cond breaks the graph, or changes "
+        "something that existed before; or it is one that cannot be a node (vjp, flex_attention)",
+        "let it depend on tensors only and return what it makes",
     ),
     "real_tensor_in_trace": BreakDoc(
         "an operator received a tensor whose origin is unknown", "pass the tensor as an argument"

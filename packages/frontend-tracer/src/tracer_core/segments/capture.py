@@ -201,6 +201,9 @@ class _Generator:
             node = recorder.symbol(value.node.expr)
             if not isinstance(node, torch.fx.Node):
                 return repr(node)
+        inside = recorder.left_inside(value)
+        if inside is not None:
+            raise Restart(inside[0], "higher_order", f"a tensor made inside {inside[1]} is used outside")
         if node is None:
             raise CannotRebuild("a tensor that is no part of the graph")
         return f"y[{self.outputs.setdefault(node, len(self.outputs))}]"

@@ -7,6 +7,7 @@ from tracer_core.natives.tables import (
     copying,
     descriptors,
     functional,
+    higher_order,
     iterators,
     libraries,
     numbers,
@@ -18,5 +19,5 @@ from tracer_core.natives.tables import (
     torch_settings,
 )
 
-__all__ = ["builtins", "classes", "containers", "copying", "descriptors", "functional", "iterators", "libraries", "numbers",
+__all__ = ["builtins", "classes", "containers", "copying", "descriptors", "functional", "higher_order", "iterators", "libraries", "numbers",
            "objects", "operators", "ordered", "outside", "torch_functions", "torch_settings"]  # fmt: skip

@@ -1,0 +1,326 @@
+"""Functions of torch that take functions: each call becomes one node that keeps its meaning.
+
+In: a call of autograd.Function.apply, checkpoint, a transform of torch.func, cond, while_loop. Out: the node's result.
+What always holds: the function's own code is interpreted, so that what it reads is guarded; if that breaks, or the
+function changes something that existed before, the graph breaks before the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._functorch import eager_transforms
+from torch._functorch import vmap as vmap_module
+from torch.utils import _pytree as pytree
+
+from tracer_core import torch_private
+from tracer_core.natives.effects import breaks, special
+from tracer_core.provenance import is_constant
+from tracer_core.recorder.nodes import (
+    TENSOR,
+    CheckpointCall,
+    CondCall,
+    FunctionCall,
+    TransformCall,
+    WhileCall,
+)
+from tracer_core.recorder.regions import Region
+from tracer_core.segments.breaks import Break, Restart
+
+
+def _node(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a handler that interprets functions it is given. Where that ends in a break, the trace is done again
+    up to here: what the function did until then must not be part of it."""
+
+    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+            try:
+                return handler(tracer, args, kwargs)
+            except Break as error:
+                raise Restart(tracer.outer_step, error.kind, error.reason) from None
+
+        special(*functions)(call)
+        return handler
+
+    return register
+
+
+def _region(tracer: Any, what: str) -> Region:
+    return Region(tracer.recorder, tracer.effects, tracer.outer_step, what)
+
+
+def _unchanged(tracer: Any, region: Region) -> None:
+    changed = region.changed()
+    if changed is not None:
+        tracer.break_graph("higher_order", f"{region.what} changes a {changed} that existed before it")
+
+
+def _traced(tracer: Any, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """(graph, outer values, flat result, its structure) of a function, which leaves the main graph."""
+    grad = torch.is_grad_enabled()
+    result = tracer.call_value(function, args, kwargs)
+    _unchanged(tracer, region)
+    if torch.is_grad_enabled() != grad:
+        tracer.break_graph("higher_order", f"{region.what} leaves another grad mode")
+    flat, structure = pytree.tree_flatten(result)
+    flat = [tracer.recorder.as_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
+    graph, outer = region.take([leaf for leaf in flat if isinstance(leaf, torch.Tensor)])
+    return graph, outer, flat, structure
+
+
+def _rebuilt(flat: list[Any], structure: Any, tensors: Any) -> Any:
+    """The structure with new tensors in the place of the traced ones."""
+    given = iter(tensors)
+    return pytree.tree_unflatten(
+        [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat], structure
+    )
+
+
+# -- autograd.Function --
+
+
+class _Context(torch.autograd.function.FunctionCtx):
+    """The ctx of a forward that is interpreted for its guards only."""
+
+
+@_node(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    cls, *rest = args
+    what = f"{cls.__name__}.apply"
+    if torch_private.transforms_active():
+        tracer.break_graph("higher_order", f"{what} under a transform of torch.func")
+    region = _region(tracer, what)
+    context: Any = _Context()
+    context.needs_input_grad = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in rest)
+    grad = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)
+    try:
+        separate = tracer.getattr(cls, "setup_context") is not torch.autograd.Function.setup_context
+        forward = tracer.getattr(cls, "forward")
+        result = tracer.call_value(forward, rest if separate else [context, *rest], kwargs)
+        if separate:
+            tracer.call_value(tracer.getattr(cls, "setup_context"), [context, tuple(rest), result], {})
+    finally:
+        torch._C._set_grad_enabled(grad)
+    _unchanged(tracer, region)
+    region.drop()
+    tracer.native_reads(*rest, *kwargs.values())
+    return tracer.recorder.call(FunctionCall(cls), tuple(rest), kwargs)
+
+
+# -- checkpoint --
+
+_CHECKPOINT_OPTIONS = (
+    "use_reentrant",
+    "context_fn",
+    "determinism_check",
+    "debug",
+    "preserve_rng_state",
+    "early_stop",
+)
+
+
+@_node(torch.utils.checkpoint.checkpoint)
+def checkpoint(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function, *rest = args
+    options = {name: kwargs[name] for name in _CHECKPOINT_OPTIONS if name in kwargs}
+    named = {name: value for name, value in kwargs.items() if name not in options}
+    if not isinstance(options.get("use_reentrant"), bool):
+        tracer.break_graph("higher_order", "checkpoint() without use_reentrant= warns")
+    if "context_fn" in options or options.get("debug") or (named and options["use_reentrant"]):
+        tracer.break_graph(
+            "higher_order", "checkpoint() with context_fn=, debug=, or keywords and use_reentrant"
+        )
+    if not torch.is_grad_enabled():
+        return tracer.prepare(function, rest, named)  # there will be no backward to recompute for
+    region = _region(tracer, "checkpoint()")
+    graph, outer, flat, structure = _traced(tracer, region, function, rest, named)
+    given = {id(tracer.recorder.as_fake(a)) for a in rest if isinstance(a, torch.Tensor)}
+    explicit = tuple(i for i, value in enumerate(outer) if id(value) in given)
+    results = tracer.recorder.call(CheckpointCall(graph, explicit, options), tuple(outer), {})
+    return _rebuilt(flat, structure, results)
+
+
+# -- torch.func --
+
+
+def _transform(
+    tracer: Any, title: str, apply: Callable[..., Any], function: Any, args: Any, kwargs: Any
+) -> Any:
+    """apply(function, *args, **kwargs), with the function interpreted inside the transform."""
+    recorder = tracer.recorder
+    tracer.native_reads(*args, *kwargs.values())
+    leaves, structure = pytree.tree_flatten((tuple(args), kwargs))
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor) and not is_constant(leaf):
+            tracer.break_graph(
+                "higher_order", f"{title}() of a function with a {type(leaf).__name__} as argument"
+            )
+    fakes = [recorder.as_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    region = _region(tracer, f"{title}()")
+    traced: list[Any] = []
+
+    def run(*parts: Any, **named: Any) -> Any:
+        if traced:
+            tracer.break_graph("higher_order", f"{title}() calls its function more than once")
+        for leaf in pytree.tree_leaves((parts, named)):
+            if isinstance(leaf, torch.Tensor):
+                region.operand(leaf)
+        traced.extend(_traced(tracer, region, function, list(parts), named))
+        _, _, flat, result = traced
+        return pytree.tree_unflatten(flat, result)
+
+    fake_args, fake_kwargs = pytree.tree_unflatten(fakes, structure)
+    with recorder.fakes.mode:
+        whole = apply(run, *fake_args, **fake_kwargs)
+    if not traced:
+        tracer.break_graph("higher_order", f"{title}() does not call its function")
+    graph, outer, flat, result = traced
+    constants = {i: leaf for i, leaf in enumerate(flat) if not isinstance(leaf, torch.Tensor)}
+    given = [TENSOR if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    target = TransformCall(title, apply, graph, len(outer), result, constants, structure, given)
+    tensors = [fake for fake in fakes if isinstance(fake, torch.Tensor)]
+    results = recorder.call(target, (*outer, *tensors), {})
+    return _rebuilt(*pytree.tree_flatten(whole), results)
+
+
+@_node(vmap_module.vmap_impl)
+def vmap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function, in_dims, out_dims, randomness, chunk_size, *rest = args
+    if randomness != "error" or chunk_size is not None:
+        tracer.break_graph("higher_order", "vmap() with randomness= or chunk_size=")
+
+    def apply(run: Any, *parts: Any, **named: Any) -> Any:
+        return vmap_module.vmap_impl(run, in_dims, out_dims, randomness, chunk_size, *parts, **named)
+
+    return _transform(tracer, "vmap", apply, function, rest, kwargs)
+
+
+def _grad(title: str, implementation: Any) -> Callable[..., Any]:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        function, argnums, has_aux, parts, named = args
+
+        def apply(run: Any, *parts: Any, **named: Any) -> Any:
+            return implementation(run, argnums, has_aux, parts, named)
+
+        return _transform(tracer, title, apply, function, tracer.spread(parts), tracer.mapping(named))
+
+    return handler
+
+
+_node(eager_transforms.grad_impl)(_grad("grad", eager_transforms.grad_impl))
+_node(eager_transforms.grad_and_value_impl)(_grad("grad_and_value", eager_transforms.grad_and_value_impl))
+
+
+class Transform:
+    """torch.func.jacrev(function, ...) and the like, made in a trace and not yet called."""
+
+    def __init__(self, maker: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.maker, self.function, self.args, self.kwargs = maker, function, args, kwargs
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.maker(self.function, *self.args, **self.kwargs)(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _make, (self.maker, self.function, self.args, self.kwargs)
+
+
+def _make(maker: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return maker(function, *args, **kwargs)
+
+
+def _maker(maker: Any) -> Callable[..., Any]:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        tracer.native_reads(*args[1:], *kwargs.values())
+        return Transform(maker, args[0], tuple(args[1:]), kwargs)
+
+    return handler
+
+
+for _one in (torch.func.jacrev, torch.func.jacfwd, torch.func.hessian):
+    special(_one)(_maker(_one))
+
+
+@_node(Transform.__call__)
+def call_transform(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    self, *rest = args
+
+    def apply(run: Any, *parts: Any, **named: Any) -> Any:
+        return self.maker(run, *self.args, **self.kwargs)(*parts, **named)
+
+    return _transform(tracer, self.maker.__name__, apply, self.function, rest, kwargs)
+
+
+@_node(torch.func.jvp)
+def jvp(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    function, primals, tangents, *more = args
+    options = dict(kwargs)
+    if more:
+        tracer.break_graph("higher_order", "jvp() with positional options")
+
+    def apply(run: Any, primals: Any, tangents: Any) -> Any:
+        return torch.func.jvp(run, primals, tangents, **options)
+
+    return _transform(tracer, "jvp", apply, function, [primals, tangents], {})
+
+
+# -- control flow --
+
+
+@_node(torch.cond)
+def cond(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    predicate, if_true, if_false, *rest = args + [kwargs[n] for n in ("operands",) if n in kwargs]
+    if not isinstance(predicate, torch.Tensor) or set(kwargs) - {"operands"}:
+        tracer.break_graph("higher_order", "torch.cond() of a condition that is no tensor")
+    operands = tracer.spread(rest[0]) if rest else []
+    sides = []
+    for function in (if_true, if_false):
+        sides.append(_traced(tracer, _region(tracer, "torch.cond()"), function, list(operands), {}))
+    (graph_true, outer_true, flat, structure), (graph_false, outer_false, flat_false, other) = sides
+    if structure != other or not all(isinstance(leaf, torch.Tensor) for leaf in (*flat, *flat_false)):
+        tracer.break_graph(
+            "higher_order", "the branches of torch.cond() return different structures, or no tensors"
+        )
+    outer = list({id(value): value for value in (*outer_true, *outer_false)}.values())
+    index = {id(value): i for i, value in enumerate(outer)}
+    target = CondCall(graph_true, graph_false, tuple(index[id(v)] for v in outer_true),
+                      tuple(index[id(v)] for v in outer_false))  # fmt: skip
+    results = tracer.recorder.call(target, (predicate, *outer), {})
+    return _rebuilt(flat, structure, results)
+
+
+@_node(torch.while_loop)
+def while_loop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 3 or kwargs:
+        tracer.break_graph("higher_order", "torch.while_loop() with keywords")
+    condition, body, carried = args
+    recorder, carried = tracer.recorder, tracer.spread(carried)
+    if not all(isinstance(value, torch.Tensor) for value in carried):
+        tracer.break_graph("higher_order", "torch.while_loop() carries what is no tensor")
+    fakes = [recorder.as_fake(value) for value in carried]
+    sides = []
+    for function in (condition, body):
+        region = _region(tracer, "torch.while_loop()")
+        with recorder.fakes.mode:
+            inside = [fake.clone() for fake in fakes]
+        for value in inside:
+            region.operand(value)
+        sides.append(_traced(tracer, region, function, inside, {}))
+    (graph, outer, flat, _), (body_graph, body_outer, results, structure) = sides
+    if len(flat) != 1 or not all(isinstance(leaf, torch.Tensor) for leaf in (*flat, *results)):
+        tracer.break_graph("higher_order", "torch.while_loop() over what is no tensor")
+    target = WhileCall(graph, body_graph, len(outer), len(body_outer))
+    return _rebuilt(results, structure, recorder.call(target, (*outer, *body_outer, *fakes), {}))
+
+
+def _flex_attention() -> list[Any]:
+    from torch.nn.attention import flex_attention
+
+    return [flex_attention.flex_attention, flex_attention.create_block_mask, flex_attention.create_mask]
+
+
+breaks("higher_order", "it runs eagerly, with its own functions", [
+    *_flex_attention(), torch.func.vjp, torch.func.linearize, torch.func.functionalize,
+])  # fmt: skip
