@@ -210,7 +210,8 @@ def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
     """The decompositions that `backend` asks for: torch's core ATen table for ``ir="core_aten"``, then
     its own, less its `keep_ops`. Raises LoweringUnsupported for a kept operator that torch itself expands
     before a graph could show it."""
-    table: dict[Any, Callable[..., Any]] = {}
+    # The tangents that forward-mode differentiation starts from have no memory: a kernel must not be given one.
+    table: dict[Any, Callable[..., Any]] = {aten._efficientzerotensor.default: torch.zeros}
     if backend.ir == "core_aten":
         table |= torch_private.core_aten_table()
     if backend.decompositions is not None:

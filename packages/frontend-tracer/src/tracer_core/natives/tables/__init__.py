@@ -19,5 +19,7 @@ from tracer_core.natives.tables import (
     torch_settings,
 )
 
-__all__ = ["builtins", "classes", "containers", "copying", "descriptors", "functional", "higher_order", "iterators", "libraries", "numbers",
-           "objects", "operators", "ordered", "outside", "torch_functions", "torch_settings"]  # fmt: skip
+__all__ = [
+    "builtins", "classes", "containers", "copying", "descriptors", "functional", "higher_order", "iterators", "libraries",
+    "numbers", "objects", "operators", "ordered", "outside", "torch_functions", "torch_settings",
+]  # fmt: skip
