@@ -267,8 +267,6 @@ class Calls(Operations):
         if row.kind is EffectKind.BREAKS:
             self.break_graph(row.break_kind, f"{getattr(function, '__qualname__', function)}: {row.reason}")
         if row.kind is EffectKind.PURE:
-            if getattr(function, "__module__", "") == "math":
-                args = [objects.number(self, value) for value in args]
             self._settle_arguments(function, args, args)
             if reading.read_values(self, *args, *kwargs.values()):
                 return self.native(function, *args, **kwargs)

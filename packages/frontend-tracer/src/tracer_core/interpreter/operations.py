@@ -56,9 +56,14 @@ _SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _MUTABLE = (list, dict, set, collections.deque)
 #: Iterators that read nothing that existed before the trace when they were made in it.
-_ITERABLES: tuple[Any, ...] = ([], (), {}, set(), "", b"", range(0), {}.items(), {}.values(), reversed([]))
+_ITERABLES: tuple[Any, ...] = (
+    [], (), {}, set(), "", b"", bytearray(), range(0), {}.items(), {}.values(), reversed([]), collections.deque(),
+    reversed(collections.deque()), reversed({}), reversed({}.items()), reversed({}.values()), collections.OrderedDict(),
+)  # fmt: skip
 _NATIVE_ITERATORS = tuple(
-    {type(iter(x)) for x in _ITERABLES} | {enumerate, zip, map, filter, reversed, *HOST_ITERATORS}
+    {type(iter(x)) for x in _ITERABLES}
+    | {enumerate, zip, map, filter, reversed, type(iter(int, 1)), type(itertools.tee(())[0]), *HOST_ITERATORS}
+    | {kind for kind in vars(itertools).values() if isinstance(kind, type)}
 )
 
 

@@ -104,6 +104,8 @@ def _check(tracer: Any, value: Any, depth: int) -> bool:
         return _check_all(tracer, _children(value), depth - 1)
     if isinstance(value, slice):
         return _check_all(tracer, (value.start, value.stop, value.step), depth - 1)
+    if isinstance(value, (str, bytes)) and not isinstance(value, enum.Enum):
+        return False  # of a subclass: native code reads the text itself
     if isinstance(value, IDENTITY_TYPES) and not isinstance(value, enum.Enum):
         return False
     if special_methods(tracer, type(value)) and not (

@@ -141,6 +141,14 @@ def length(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return len(obj)
 
 
+@special(builtins.__import__)
+def import_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    name, fromlist, level = args[0], args[3] if len(args) > 3 else (), args[4] if len(args) > 4 else 0
+    return tracer.import_name(
+        tracer.frames[-1], name, kwargs.get("fromlist", fromlist), kwargs.get("level", level)
+    )
+
+
 @special(vars)
 def vars_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not args:

@@ -76,7 +76,7 @@ for _cls in (*_IMMUTABLE, bytearray):
         ):
             continue
         declare(MUTATES if _cls is bytearray and _name in _BYTEARRAY_WRITERS else PURE, [_raw])
-declare(PURE, [str.__dict__["maketrans"], bytes.__dict__["maketrans"], bytearray.__dict__["maketrans"]])
+declare(PURE, [str.maketrans, bytes.maketrans, bytearray.maketrans])
 declare(PURE, [bytes.__mod__, bytearray.__mod__, *(c.__dict__["__rmod__"] for c in (str, bytes, bytearray))])
 
 

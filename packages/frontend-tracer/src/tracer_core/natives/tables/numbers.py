@@ -10,17 +10,35 @@ from typing import Any
 import torch
 
 from tracer_core.interpreter import objects
+from tracer_core.natives import reading
 from tracer_core.natives.effects import PURE, declare, special
 
 _ROUNDING = (math.floor, math.ceil, math.trunc)
 _OF_ITERABLES = tuple(f for name in ("fsum", "dist", "sumprod") if (f := getattr(math, name, None)))
+_INTEGERS = (math.gcd, math.lcm, math.factorial, math.comb, math.perm, math.isqrt)
 
 
 def _functions(module: Any) -> list[Any]:
     return [f for f in vars(module).values() if isinstance(f, types.BuiltinFunctionType)]
 
 
-declare(PURE, [f for f in _functions(math) if f not in (*_ROUNDING, *_OF_ITERABLES, math.prod)])
+def _converting(function: Any, convert: Any) -> Any:
+    """A function that turns its arguments into numbers first."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        args = [convert(tracer, a) for a in args]
+        if reading.read_values(tracer, *args, *kwargs.values()):
+            return tracer.native(function, *args, **kwargs)
+        return function(*args, **kwargs)
+
+    return handler
+
+
+for _function in _functions(math):
+    if _function in _INTEGERS:
+        special(_function)(_converting(_function, objects.index))
+    elif _function not in (*_ROUNDING, *_OF_ITERABLES, math.prod):
+        special(_function)(_converting(_function, objects.number))
 declare(PURE, _functions(cmath))
 
 
