@@ -1,3 +1,4 @@
+# ruff: noqa: UP030, UP031, UP032  (the forms of formatting are what is tested)
 """Built-in functions and the methods of Python's own types, on values that change from call to call.
 
 Each program is called with a tensor and a value; what native code reads of the value must be guarded.

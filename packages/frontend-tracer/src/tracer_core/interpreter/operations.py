@@ -60,7 +60,7 @@ _ITERABLES: tuple[Any, ...] = (
     [], (), {}, set(), "", b"", bytearray(), range(0), {}.items(), {}.values(), reversed([]), collections.deque(),
     reversed(collections.deque()), reversed({}), reversed({}.items()), reversed({}.values()), collections.OrderedDict(),
 )  # fmt: skip
-_NATIVE_ITERATORS = tuple(
+_NATIVE_ITERATORS: tuple[Any, ...] = tuple(
     {type(iter(x)) for x in _ITERABLES}
     | {enumerate, zip, map, filter, reversed, type(iter(int, 1)), type(itertools.tee(())[0]), *HOST_ITERATORS}
     | {kind for kind in vars(itertools).values() if isinstance(kind, type)}
@@ -428,6 +428,8 @@ class Operations(Attributes):
         if isinstance(container, (*_CONTAINERS, str, bytes, range)) or type(container).__module__ in (
             "typing", "types", "collections"):  # fmt: skip
             return container[key]
+        if type(container) is types.MappingProxyType:
+            return self.call_value(types.MappingProxyType.__getitem__, [container, key], {})
         self.break_graph("unknown_native", f"subscript of a {type(container).__name__}")
 
     def _class_getitem(self, cls: type, key: Any) -> Any:

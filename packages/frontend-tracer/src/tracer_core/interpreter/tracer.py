@@ -66,6 +66,8 @@ class Tracer(Calls):
         self.raised: dict[int, Raised] = {}
         self._specials = {}
         self.methods_of, self.births = {}, {}
+        #: Calls of caches that were asked, by what they are called with (natives/tables/functional.py).
+        self.questions: dict[Any, Any] = {}
         self.classes = {}
         self._lineages = set()
         self._fresh_functions: set[int] = set()

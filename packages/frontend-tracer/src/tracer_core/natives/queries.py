@@ -15,5 +15,7 @@ def applied(tracer: Any, function: Callable[[Any], Any], obj: Any) -> Any:
     provenance = tracer.provenance
     base = provenance.source_of(obj)
     assert base is not None
-    source = provenance.sources.make(base, "applied", provenance.constant(function).key)
+    held = provenance.constant(function)
+    assert held.kind == "const", function  # one that the program itself does not reach
+    source = provenance.sources.make(base, "applied", held.key)
     return provenance.read(function(obj), source)

@@ -59,6 +59,16 @@ def property_set(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tracer.call_value(tracer.getattr(held, "fset"), [obj, value], {})
 
 
+@special(types.MappingProxyType)
+def proxy(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    (mapping,) = args
+    if type(mapping) is dict and not tracer.is_fresh(mapping):
+        tracer.break_graph(
+            "unsupported_value", "a read-only view of a dictionary from before this segment is made"
+        )
+    return types.MappingProxyType(mapping)
+
+
 def _proxied(name: str) -> Callable[..., Any]:
     """A method of a view of a dictionary: the dictionary's own."""
 

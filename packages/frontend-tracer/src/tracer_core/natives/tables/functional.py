@@ -76,7 +76,7 @@ def _call_weakref(tracer: Any, reference: Any, args: list[Any], kwargs: dict[str
 class _WithRest:
     """A cached function called with a first argument that is given later."""
 
-    def __init__(self, cached: Any, rest: list[Any], kwargs: dict[str, Any]) -> None:
+    def __init__(self, cached: Any, *rest: Any, **kwargs: Any) -> None:
         self.cached, self.rest, self.kwargs = cached, rest, kwargs
         self.__qualname__ = getattr(cached, "__qualname__", "cached")
 
@@ -91,7 +91,7 @@ def _call_cached(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, An
     odd = [value for value in values if not (is_constant(value) or isinstance(value, _CODE))]
     if not odd:
         _check_miss(tracer, cached, args, kwargs)
-        return _ask(tracer, query, functools.partial(cached, *args, **kwargs))
+        return _ask(tracer, query, _question(tracer, cached, args, kwargs))
     if all(isinstance(value, torch.Tensor) and torch_private.is_fake(value) for value in odd):
         return tracer.prepare(cached.__wrapped__, args, kwargs)  # a new tensor is never found in a cache
     first = args[0] if args else None
@@ -102,10 +102,22 @@ def _call_cached(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, An
         and tracer.is_identity_comparable(first)
     ):
         _check_miss(tracer, cached, args, kwargs)
-        return _ask(tracer, applied, _WithRest(cached, args[1:], kwargs), first)
+        return _ask(tracer, applied, _question(tracer, cached, args[1:], kwargs, _WithRest), first)
     tracer.break_graph(
         "native_python", f"the cached function {cached.__qualname__} is called with objects as keys"
     )
+
+
+def _question(
+    tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any], kind: Any = functools.partial
+) -> Any:
+    """The call as an object: the same one for the same call, so that it is guarded once."""
+    values = (*args, *kwargs.values())
+    handle = (kind, id(cached), len(args), values, repr(values), tuple(kwargs))
+    known = tracer.questions.get(handle)
+    if known is None:
+        known = tracer.questions[handle] = kind(cached, *args, **kwargs)
+    return known
 
 
 def _ask(tracer: Any, question: Any, *parts: Any) -> Any:

@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from tracer_core.guards.guard import GuardKind
 from tracer_core.natives.effects import CALLED_CODES, EFFECTS, PURE, SHALLOW, breaks, declare, query, special
 from tracer_core.natives.queries import applied
 from tracer_core.provenance import is_constant
@@ -34,7 +33,7 @@ def _natives(owner: Any) -> Iterable[Any]:
 declare(
     PURE, [sys.intern, sys.getdefaultencoding, sys.getfilesystemencoding, sys.is_finalizing, posix.fspath]
 )
-declare(SHALLOW, [types.MethodType, types.SimpleNamespace, types.MappingProxyType, types.FunctionType])
+declare(SHALLOW, [types.MethodType, types.SimpleNamespace, types.FunctionType])
 for _query in (sys.getrecursionlimit, sys.getswitchinterval, gc.isenabled, gc.get_threshold):
     special(_query)(lambda tracer, args, kwargs, _query=_query: query(tracer, _query))
 
@@ -42,7 +41,9 @@ for _query in (sys.getrecursionlimit, sys.getswitchinterval, gc.isenabled, gc.ge
 @special(sys.exc_info)
 def exc_info(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     error = tracer.handled()
-    return (None, None, None) if error is None else (type(error), error, tracer.getattr(error, "__traceback__"))
+    return (
+        (None, None, None) if error is None else (type(error), error, tracer.getattr(error, "__traceback__"))
+    )
 
 
 @special(sys.exception)
@@ -117,7 +118,11 @@ def is_enabled_for(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool
 def effective_level(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if tracer.is_fresh(args[0]):
         tracer.provenance.constant(args[0])
-    return applied(tracer, logging.Logger.getEffectiveLevel, args[0])
+    return applied(tracer, _effective_level, args[0])
+
+
+def _effective_level(logger: Any) -> int:
+    return int(logger.getEffectiveLevel())
 
 
 @special(logging.getLogger)
@@ -146,8 +151,8 @@ def signature(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     provenance = tracer.provenance
     source = provenance.source_of(function) or provenance.constant(function)
     for name in ("__code__", "__defaults__", "__kwdefaults__"):
-        slot = provenance.sources.make(source, "slot", name)
-        provenance.guard(GuardKind.IS, slot, getattr(function, name))
+        value = provenance.read(getattr(function, name), provenance.sources.make(source, "slot", name))
+        tracer.native_reads(value)
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     if not all(is_constant(value) or isinstance(value, (type, types.FunctionType)) for value in held):
         tracer.break_graph("native_python", "the signature of a function whose defaults are objects is read")
