@@ -1,0 +1,338 @@
+"""Threads that call and compile at once, and processes forked from one that compiled."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import threading
+
+import pytest
+import torch
+
+import tracer_core
+from tests.tracer.facts import Box
+from tests.tracer.twin import module
+from tracer_core.testing import CaptureCounter, compare
+
+THREADS = 8
+X = torch.randn(3, 4)
+
+
+def together(work, threads=THREADS, seconds=15):
+    """Runs work(number) on every thread, all starting at once; returns the results, raises the first error."""
+    barrier = threading.Barrier(threads)
+    results, errors = [None] * threads, []
+
+    def run(number):
+        torch.set_grad_enabled(False)
+        barrier.wait()
+        try:
+            results[number] = work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    started = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(threads)]
+    for thread in started:
+        thread.start()
+    for thread in started:
+        thread.join(seconds)
+        if thread.is_alive():
+            faulthandler.dump_traceback()
+            pytest.fail("a thread did not finish: deadlock")
+    if errors:
+        raise errors[0]
+    return results
+
+
+def test_one_function_is_compiled_once():
+    def program(x):
+        return torch.relu(x) * 2 + 1
+
+    fast = tracer_core.compile(program, backend="eager")
+    with CaptureCounter() as counter:
+        for result in together(lambda i: [fast(X) for _ in range(20)]):
+            compare([program(X)] * 20, result)
+    assert len(counter.graphs) == 1 and not counter.recompiles
+
+
+def test_one_module_is_compiled_once():
+    net = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(10)))
+    fast = tracer_core.compile(net, backend="eager")
+    with torch.no_grad(), CaptureCounter() as counter:
+        want = net(X)
+        for result in together(lambda i: [fast(X) for _ in range(20)]):
+            compare([want] * 20, result)
+    assert len(counter.graphs) == 1
+
+
+def test_many_functions_compile_at_once():
+    functions = [module(f"def f(x):\n    return x * {i} + torch.ones(4)\n").f for i in range(24)]
+    compiled = [tracer_core.compile(f, backend="eager") for f in functions]
+    with CaptureCounter() as counter:
+
+        def work(number):
+            order = [(number * 3 + i) % len(compiled) for i in range(len(compiled))]
+            return {i: compiled[i](X) for i in order}
+
+        for result in together(work):
+            compare({i: f(X) for i, f in enumerate(functions)}, dict(sorted(result.items())))
+    assert len(counter.graphs) == len(functions)
+
+
+def test_each_thread_its_own_function():
+    def work(number):
+        def program(x):
+            return x * number + 1
+
+        fast = tracer_core.compile(program, backend="eager")
+        return [fast(X) for _ in range(10)]
+
+    for number, result in enumerate(together(work)):
+        compare([X * number + 1] * 10, result)
+
+
+def test_graph_breaks_on_every_thread():
+    def program(x, log):
+        x = x * 2
+        log.append(float(x.sum()))
+        x = x + 1
+        tracer_core.graph_break()
+        return x * log[-1]
+
+    fast = tracer_core.compile(program, backend="eager")
+    want = program(X, [])
+    with CaptureCounter() as counter:
+        for result in together(lambda i: [fast(X, []) for _ in range(10)]):
+            compare([want] * 10, result)
+    assert len(counter.graphs) <= 4 and len(counter.breaks) == 2, counter.breaks
+
+
+def test_recursion_on_every_thread():
+    source = "def f(x, n):\n    return x if n == 0 else f(x + n, n - 1) * 2\n"
+    m = module(source)
+    plain = module(source).f
+    m.f = tracer_core.compile(m.f, backend="eager")
+    for number, result in enumerate(together(lambda i: m.f(X, i))):
+        compare(plain(X, number), result)
+
+
+def test_exceptions_on_every_thread():
+    def program(x, n):
+        y = x * 2
+        if n % 2:
+            raise ValueError(f"odd {n}")
+        return y
+
+    fast = tracer_core.compile(program, backend="eager")
+
+    def work(number):
+        seen = []
+        for _ in range(5):
+            try:
+                seen.append(fast(X, number))
+            except ValueError as error:
+                seen.append(str(error))
+        return seen
+
+    for number, result in enumerate(together(work)):
+        compare([f"odd {number}" if number % 2 else X * 2] * 5, result)
+
+
+def test_shapes_differ_between_threads():
+    def program(x):
+        return x.reshape(-1) * x.shape[0]
+
+    fast = tracer_core.compile(program, backend="eager")
+    for number, result in enumerate(together(lambda i: [fast(torch.ones(i + 2, 4)) for _ in range(5)])):
+        compare([torch.ones((number + 2) * 4) * (number + 2)] * 5, result)
+
+
+def test_an_object_of_each_thread():
+    def program(b, x):
+        return x * b.k
+
+    fast = tracer_core.compile(program, backend="eager")
+    boxes = [Box(k=float(i)) for i in range(THREADS)]
+    with CaptureCounter() as counter:
+        for number, result in enumerate(together(lambda i: [fast(boxes[i], X) for _ in range(10)])):
+            compare([X * number] * 10, result)
+    assert len(counter.graphs) == THREADS
+
+
+def test_modules_of_each_thread_share_a_variant():
+    made = [torch.nn.Linear(4, 4) for _ in range(THREADS)]
+    fast = tracer_core.compile(lambda layer, x: torch.relu(layer(x)), backend="eager")
+    with CaptureCounter() as counter:
+        for number, result in enumerate(together(lambda i: [fast(made[i], X) for _ in range(10)])):
+            compare([torch.relu(made[number](X)).detach()] * 10, result)
+    assert len(counter.graphs) == 1
+
+
+def test_a_trace_hides_its_changes_from_other_threads():
+    shared = {"count": 0}
+
+    def program(x):
+        shared["seen"] = 1
+        for _ in range(200):  # a long trace
+            x = x + 1
+        del shared["seen"]
+        return x
+
+    other = tracer_core.compile(lambda x: x * (2 if "seen" in shared else 3), backend="eager")
+    fast = tracer_core.compile(program, backend="eager")
+
+    def work(number):
+        return fast(X) if number == 0 else [other(X) for _ in range(20)]
+
+    for number, result in enumerate(together(work)):
+        compare(X + 200 if number == 0 else [X * 3] * 20, result)
+
+
+def test_grad_mode_belongs_to_a_thread():
+    weight = torch.nn.Parameter(torch.ones(4))
+    fast = tracer_core.compile(lambda x: x * weight, backend="eager")
+
+    def work(number):
+        with torch.set_grad_enabled(number % 2 == 0):
+            return [fast(X).requires_grad for _ in range(10)]
+
+    for number, result in enumerate(together(work)):
+        assert result == [number % 2 == 0] * 10
+
+
+def test_reset_while_others_call():
+    def program(x):
+        return x * 2 + 1
+
+    fast = tracer_core.compile(program, backend="eager")
+
+    def work(number):
+        for _ in range(10):
+            if number == 0:
+                tracer_core.reset()
+            compare(program(X), fast(X))
+
+    together(work)
+
+
+def test_a_generator_backed_program_on_every_thread():
+    def program(items):
+        return sum(x * i for i, x in enumerate(items))
+
+    fast = tracer_core.compile(program, backend="eager")
+    for result in together(lambda i: [fast([X, X, X]) for _ in range(5)]):
+        compare([X * 3] * 5, result)
+
+
+def test_the_gathered_form_of_the_check_on_every_thread(monkeypatch):
+    monkeypatch.setenv("TRACER_PYTHON_GUARDS", "1")
+    net = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(5)))
+    fast = tracer_core.compile(net, backend="eager")
+    with torch.no_grad():
+        want = net(X)
+        for result in together(lambda i: [fast(X) for _ in range(50)]):
+            compare([want] * 50, result)
+
+
+# -- fork ----------------------------------------------------------------------------------------------
+
+
+def in_child(work):
+    """The exit code of a forked child that runs work() (0: it raised nothing)."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            faulthandler.dump_traceback_later(10, exit=True)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def net_and_fast():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    return net, tracer_core.compile(net, backend="eager")
+
+
+def test_a_child_calls_what_the_parent_compiled():
+    net, fast = net_and_fast()
+    want = fast(X)
+
+    def work():
+        with CaptureCounter() as counter:
+            compare(want.detach(), fast(X).detach())
+        assert not counter.graphs
+
+    assert in_child(work) == 0
+    compare(want.detach(), fast(X).detach())
+
+
+def test_a_child_compiles():
+    def work():
+        net, fast = net_and_fast()
+        compare(net(X).detach(), fast(X).detach())
+
+    assert in_child(work) == 0
+
+
+def test_a_child_recompiles_and_the_parent_does_not_see_it():
+    net, fast = net_and_fast()
+    fast(X)
+
+    def work():
+        net[0].register_forward_hook(lambda m, a, y: y + 1)
+        compare(net(X).detach(), fast(X).detach())
+
+    with CaptureCounter() as counter:
+        assert in_child(work) == 0
+        compare(net(X).detach(), fast(X).detach())
+    assert not counter.graphs
+
+
+def test_a_fork_while_another_thread_traces():
+    """The lock of a thread that does not exist in the child is not waited for."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow(gm, example_inputs):
+        inside.set()
+        assert go_on.wait(10)
+        return gm.forward
+
+    fast = tracer_core.compile(lambda x: x + 1, backend=slow)
+    thread = threading.Thread(target=lambda: fast(X), daemon=True)
+    thread.start()
+    assert inside.wait(10)
+
+    def work():
+        net, compiled = net_and_fast()
+        compare(net(X).detach(), compiled(X).detach())
+
+    try:
+        assert in_child(work) == 0
+    finally:
+        go_on.set()
+        thread.join(10)
+    compare(X + 1, fast(X))
+
+
+def _in_pool(number):
+    net, fast = _FORKED
+    with torch.no_grad():
+        return float((fast(X + number) - net(X + number)).abs().max())
+
+
+_FORKED = None
+
+
+@pytest.mark.parametrize("called_before", [True, False])
+def test_multiprocessing_with_fork(called_before):
+    global _FORKED
+    _FORKED = net_and_fast()
+    if called_before:
+        _FORKED[1](X)
+    torch.set_num_threads(1)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map_async(_in_pool, range(4)).get(timeout=15) == [0.0] * 4
