@@ -134,6 +134,14 @@ def test_the_limit_of_one_object_leaves_the_others_alone():
     assert len(counter.graphs) == 13
 
 
+def test_variants_of_objects_that_are_gone_count():
+    fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager")
+    with CaptureCounter() as counter, pytest.warns(RecompileLimitWarning):
+        for i in range(20):
+            compare(X * i, fast(Box(k=i), X))
+    assert len(counter.graphs) == 8
+
+
 def test_the_overall_bound(monkeypatch):
     monkeypatch.setattr("tracer_core.runtime.MOST_VARIANTS", 10)
     monkeypatch.setattr(variants, "MOST_VARIANTS", 10)
@@ -158,6 +166,18 @@ def test_objects_die(no_warnings):
     assert [w() for w in weights] == [None] * 10
     (segment,) = segments_of(Layer.forward)
     assert not segment._roots
+
+
+def test_an_object_at_the_address_of_another():
+    fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager")
+    addresses = set()
+    for i in range(6):
+        b = Box(k=i)
+        addresses.add(id(b))
+        compare(X * i, fast(b, X))
+        compare(X * i, fast(b, X))
+        del b
+    assert len(addresses) < 6, "no address was used again: this test shows nothing here"
 
 
 def test_objects_that_take_no_weak_references():

@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import linecache
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -342,6 +344,19 @@ _FAKE_ATTRIBUTES: dict[str, Any] = {
     **dict.fromkeys(("constant", "pytype", "dispatch_keys", "real_tensor")),
     **dict.fromkeys(f"_{memo}{part}" for memo in _MEMOS for part in ("", "_vc", "_epoch")),
 }
+
+
+def forget_source_with(gm: torch.fx.GraphModule) -> None:
+    """Has torch forget the text of a graph's `forward` when the function is gone; by itself it keeps it."""
+    from torch.fx import graph_module
+
+    code = type(gm).forward.__code__
+    weakref.finalize(code, _forget_source, code.co_filename, graph_module._loader.eval_cache).atexit = False
+
+
+def _forget_source(filename: str, texts: dict[str, str]) -> None:
+    linecache.cache.pop(filename, None)
+    texts.pop(filename, None)
 
 
 def new_shape_env() -> Any:

@@ -143,6 +143,11 @@ class Tracer(Calls):
         """The exception that this trace read a traceback of."""
         return self.tracebacks[id(entry)][1] if id(entry) in self.tracebacks else None
 
+    def forget(self) -> None:
+        """Breaks the cycles of a finished trace: the program's objects need not wait for the collector."""
+        for part in (self.recorder.mode, self.recorder, self.fakes, self.provenance, self.effects, self):
+            vars(part).clear()
+
     def run_chain(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""
         self.frames = frames

@@ -122,6 +122,8 @@ def capture(
             return _attempt(tracer, start, state, config, settings, name)
         except Restart as restart:
             forced[restart.step] = (restart.kind, restart.reason)
+        finally:
+            tracer.forget()
     raise Abandoned("the trace was restarted too often")
 
 
@@ -159,7 +161,10 @@ def _attempt(
         generator.write(value, broken)
     finally:
         tracer.effects.restore()
-    return generator.finish(broken, where)
+    try:
+        return generator.finish(broken, where)
+    finally:
+        generator.forget()
 
 
 class _Generator:
@@ -192,6 +197,11 @@ class _Generator:
             if change.obj is obj and id(change) not in self.written:
                 self.written.add(id(change))
                 self.rebuilder.lines += self.variant.effect(self.rebuilder, change)
+
+    def forget(self) -> None:
+        """Breaks the cycles between the parts: see `Tracer.forget`."""
+        for part in (self.rebuilder, self.variant, self):
+            vars(part).clear()
 
     def _output(self, value: Any) -> str:
         recorder = self.tracer.recorder
@@ -288,6 +298,7 @@ class _Generator:
             if not node.users and node.op == "call_function" and node.target in _UNUSED_GONE:
                 graph.erase_node(node)
         gm = torch.fx.GraphModule({}, graph)
+        torch_private.forget_source_with(gm)
         needs_grad = torch.is_grad_enabled() and any(
             isinstance(v := node.meta.get("val"), torch.Tensor) and v.requires_grad for node in self.outputs
         )
