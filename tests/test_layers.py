@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("dispatch",),
     ("segments.breaks",),  # the table of breaks: names and texts only
     ("source", "provenance", "guards"),
-    ("effects", "rebuild", "shapes", "natives", "recorder", "interpreter", "segments", "cache"),
+    ("effects", "rebuild", "rebuild_objects", "remake", "shapes", "natives", "recorder", "interpreter", "segments", "cache"),
     ("runtime",),
     ("report", "stored"),
     ("testing",),

@@ -105,6 +105,21 @@ class After(Before):
     k = 3
 
 
+class Ending:
+    def __del__(self):
+        ENDED.append(1)
+
+
+ENDED: list[int] = []
+
+
+def finalized(x):
+    ending = Ending()
+    y = x + 1
+    del ending
+    return y
+
+
 def reclassed(x, box=[Before()]):
     box[0].__class__ = After
     return x * box[0].k
@@ -158,6 +173,7 @@ kind("unsupported_opcode", opcode)
 kind("async_function", event_loop)
 kind("class_statement", enum_with_init)
 kind("unsupported_mutation", reclassed)
+kind("finalizer", finalized)
 kind("unsupported_value", generator_kept)
 kind(
     "tensor_subclass",

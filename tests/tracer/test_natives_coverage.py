@@ -34,6 +34,7 @@ GAPS = {
     "datetime.tzinfo": _BASE, "numbers.Number": _BASE, "abc.ABC": _BASE, "abc.abstractproperty": _BASE,
     "contextlib.redirect_stdout": "Python code, inherited", "contextlib.redirect_stderr": "Python code, inherited",
     "struct.pack_into": "it writes into a buffer",
+    "weakref.getweakrefcount": "it counts what others hold", "weakref.proxy": "it dies with its object",
     "weakref.CallableProxyType": _TYPE, "weakref.ProxyType": _TYPE,
     "re.Match": _TYPE, "re.Pattern": _TYPE, "time.struct_time": _RESULT,
     "pathlib.PosixPath": "Python code, inherited", "pathlib.PurePosixPath": "Python code, inherited",

@@ -14,6 +14,7 @@ import enum
 import functools
 import re
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,18 @@ def is_constant(value: Any) -> bool:
     return kind is slice and all(map(is_constant, (value.start, value.stop, value.step)))
 
 
+#: Objects that others watch for reasons of their own, which no program sees.
+_LONG_LIVED = (type, torch.Tensor, torch.nn.Module, BaseException)
+
+
+def end_is_seen(value: Any) -> bool:
+    """Whether the program can tell when an object dies: it has ``__del__``, or somebody watches it. Nothing of ours
+    may keep such an object alive."""
+    if not type(value).__flags__ & (1 << 9) or isinstance(value, _LONG_LIVED):
+        return False
+    return hasattr(type(value), "__del__") or weakref.getweakrefcount(value) > 0
+
+
 def _is_bound(receiver: Any) -> bool:
     """Whether `__self__` of a C function is an object of the program (pybind11 puts its own record there)."""
     if isinstance(receiver, (types.ModuleType, type, types.NoneType)):
@@ -79,6 +92,8 @@ class Provenance:
         self._guarded: set[tuple[GuardKind, Source, Any]] = set()
         self._where = where
         self._symbolic_dims = symbolic_dims
+        #: Whether the trace asked a weak reference for its object.
+        self.follows_weakrefs = False
 
     # -- registry --
 

@@ -2,41 +2,52 @@
 
 In: objects as they stood at the end of a trace (fakes among them). Out: lines of Python and, for each
 object, an expression. What always holds: an object that existed before is fetched, never copied; two
-references to one object stay two references to one object; cycles through mutable containers work.
+references to one object stay two references to one object; cycles work; objects of the user's classes are made
+from their parts, so that no method of theirs (`__init__`, `__reduce__`, `__setstate__`, `append`, ...) runs.
+
+Mutable objects are made empty first and filled when the expression that needed them is complete: that is what
+makes cycles work, and long chains without deep recursion.
 """
 
 from __future__ import annotations
 
-import _abc  # type: ignore[import-not-found]
 import _thread
+import array
 import collections
 import enum
+import functools
 import gc
 import operator
-import sys
+import re
 import types
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from tracer_core.interpreter.class_making import GENERATED, bare_class, fill_class, make_enum
 from tracer_core.interpreter.frame import NULL, Unread
 from tracer_core.interpreter.generators import HOST_ITERATORS
-from tracer_core.interpreter.tracebacks import rebuilt as rebuilt_traceback
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.rebuild_objects import CannotRebuild, ObjectRebuilder, base_of
+from tracer_core.remake import (
+    DICT_ITERATORS,
+    at_end,
+    deque_iterator,
+    dict_iterator,
+    is_module_global,
+    is_stale,
+    spent_iterator,
+)  # fmt: skip
 from tracer_core.segments.breaks import Restart
 
 
-class CannotRebuild(Exception):
-    """No way is known to make this object again."""
-
-
-class Rebuilder:
+class Rebuilder(ObjectRebuilder):
     """Mutable. fetch(source) and constant(object) give text; output(tensor or SymInt) gives the text of a
-    graph output; source_of as in provenance; frames_passed(exception) gives
-    the frames of its traceback, owner_of_traceback(traceback) its exception; contents(obj) gives an object's
-    contents at the end; flush(obj) adds the lines that replay the changes of an object now.
+    graph output; source_of as in provenance; frames_passed(exception) gives the frames of its traceback,
+    owner_of_traceback(traceback) its exception; flush(obj) adds the lines that replay the changes of an object now;
+    made_here(function): whether the trace made a function; attributes_of(tensor): what the program set on an
+    intermediate tensor.
     lines run after the graph, late_lines after the effects."""
 
     def __init__(
@@ -49,19 +60,33 @@ class Rebuilder:
         classes: dict[int, Any],
         owner_of_traceback: Callable[[types.TracebackType], BaseException | None],
         flush: Callable[[Any], None],
+        made_here: Callable[[Any], bool],
+        attributes_of: Callable[[torch.Tensor], dict[str, Any]],
     ) -> None:
         self.lines: list[str] = []
         self.late_lines: list[str] = []
         self._fetch, self._constant, self._output, self._source_of = fetch, constant, output, source_of
-        self._classes, self._flush = classes, flush
-        self._frames_passed, self._owner_of_traceback = frames_passed, owner_of_traceback
+        self._frames_passed, self._made_here, self._attributes_of = frames_passed, made_here, attributes_of
+        self._classes, self._flush, self._owner_of_traceback = classes, flush, owner_of_traceback
         #: id -> (step, object): where native code made what has no description.
         self.births: dict[int, tuple[int, Any]] = {}
         self._memo: dict[int, str] = {}
         self._alive: list[Any] = []
+        self._pending: collections.deque[Callable[[], None]] = collections.deque()
+        self._depth = 0
 
     def value(self, obj: Any) -> str:
         """The expression of an object; adds the lines that it needs."""
+        self._depth += 1
+        try:
+            text = self._value(obj)
+        finally:
+            self._depth -= 1
+        if self._depth == 0:
+            self._fill_pending()
+        return text
+
+    def _value(self, obj: Any) -> str:
         if type(obj) is Unread:
             return self._fetch(obj.source)
         if obj is NULL:
@@ -77,21 +102,34 @@ class Rebuilder:
         if is_constant(obj):
             return self._constant(obj)
         if isinstance(obj, torch.Tensor):
-            return self._remember(obj, self._output(obj))
+            return self._tensor(obj)
         maker = _MAKERS.get(type(obj))
         if maker is not None:
             return maker(self, obj)
         if id(obj) in self._classes:
             return self._class(self._classes[id(obj)])
         if isinstance(obj, enum.Enum) and id(type(obj)) in self._classes:
-            return self._new(obj, f"{self.value(type(obj))}({self.value(obj._value_)})")
-        if isinstance(obj, IDENTITY_TYPES):
+            return self._new(obj, f"{self._value(type(obj))}({self._value(obj._value_)})")
+        if isinstance(obj, IDENTITY_TYPES) or isinstance(obj, _IMMUTABLE):
             return self._constant(obj)
-        if isinstance(obj, BaseException):
-            return self._exception(obj)
         if isinstance(obj, HOST_ITERATORS):
             raise Restart(obj.born, "unsupported_value", f"the iterator {obj.code_name} outlives the segment")
-        return self._reduced(obj)
+        if isinstance(obj, BaseException):
+            return self._exception(obj)
+        if is_module_global(obj):
+            return self._constant(obj)
+        base = None if _is_stand_in(obj) else base_of(type(obj))
+        return self._reduced(obj) if base is None else self._instance(obj, base)
+
+    def _fill_pending(self) -> None:
+        """Fills what was made empty. Filling makes more."""
+        while self._pending:
+            fill = self._pending.popleft()
+            self._depth += 1
+            try:
+                fill()
+            finally:
+                self._depth -= 1
 
     def _remember(self, obj: Any, text: str) -> str:
         self._memo[id(obj)] = text
@@ -104,44 +142,102 @@ class Rebuilder:
         return self._remember(obj, name)
 
     def _items(self, values: Any) -> str:
-        return ", ".join(self.value(v) for v in values)
+        return ", ".join([self._value(v) for v in values])
+
+    def _tensor(self, obj: torch.Tensor) -> str:
+        text = self._output(obj)
+        attributes = self._attributes_of(obj)
+        if not attributes:
+            return self._remember(obj, text)
+        name = self._new(obj, text)
+        self._pending.append(lambda: self._set_attributes(name, attributes))
+        return name
 
     # -- containers --
 
-    def _list(self, obj: list[Any]) -> str:
-        if not _may_contain_itself(obj):
+    def _list(self, obj: Any, made: str = "[]") -> str:
+        if type(obj) is list and all(map(self._leaf, obj)):
             return self._new(obj, f"[{self._items(obj)}]")
-        name = self._new(obj, "[]")
-        for item in obj:
-            self.lines.append(f"{name}.append({self.value(item)})")
+        name = self._new(obj, made)
+        self._pending.append(lambda: self._extend(name, "list_extend", list.__iter__(obj)))
         return name
+
+    def _leaf(self, obj: Any) -> bool:
+        """Whether an object's expression needs nothing that holds other objects."""
+        return is_constant(obj) or self._source_of(obj) is not None or (
+            isinstance(obj, torch.Tensor) and not self._attributes_of(obj))  # fmt: skip
+
+    def _extend(self, name: str, function: str, items: Iterable[Any]) -> None:
+        text = self._items(items)
+        if text:
+            self.lines.append(f"{function}({name}, [{text}])")
 
     def _tuple(self, obj: tuple[Any, ...]) -> str:
         text = self._items(obj)
-        return self._new(obj, f"({text},)" if obj else "()")
+        known = self._memo.get(id(obj))  # through a cycle its own parts may have made it
+        return known or self._new(obj, f"({text},)" if obj else "()")
 
-    def _dict(self, obj: dict[Any, Any]) -> str:
-        if not _may_contain_itself(obj.values()):
-            pairs = ", ".join(f"{self.value(k)}: {self.value(v)}" for k, v in obj.items())
+    def _dict(self, obj: Any, made: str = "{}") -> str:
+        if type(obj) is dict and all(is_constant(k) and self._leaf(v) for k, v in obj.items()):
+            pairs = ", ".join(f"{self._value(k)}: {self._value(v)}" for k, v in obj.items())
             return self._new(obj, "{" + pairs + "}")
-        name = self._new(obj, "{}")
-        for key, value in obj.items():
-            self.lines.append(f"{name}[{self.value(key)}] = {self.value(value)}")
+        name = self._new(obj, made)
+        self._pending.append(lambda: self._fill_dict(name, obj))
         return name
 
-    def _set(self, obj: Any) -> str:
-        return self._new(obj, f"{self._constant(type(obj))}([{self._items(obj)}])")
+    def _fill_dict(self, name: str, obj: Any) -> None:
+        ordered = isinstance(obj, collections.OrderedDict)
+        function = "ordered_set" if ordered else "dict_set"
+        pairs = list(collections.OrderedDict.items(obj) if ordered else dict.items(obj))
+        keys = [self._value(key) for key, _ in pairs]
+        if not all(is_constant(key) for key, _ in pairs):
+            self._fill_pending()  # a key's hash may need what the key holds
+        for key, (_, value) in zip(keys, pairs, strict=True):
+            self.lines.append(f"{function}({name}, {key}, {self._value(value)})")
+
+    def _ordered(self, obj: Any) -> str:
+        return self._dict(obj, f"{self._constant(collections.OrderedDict)}()")
+
+    def _defaultdict(self, obj: Any) -> str:
+        return self._dict(
+            obj, f"{self._constant(collections.defaultdict)}({self._value(obj.default_factory)})"
+        )
+
+    def _set(self, obj: Any, made: str = "set()") -> str:
+        name = self._new(obj, made)
+        self._pending.append(lambda: self._fill_set(name, obj))
+        return name
+
+    def _fill_set(self, name: str, obj: Any) -> None:
+        text = self._items(set.__iter__(obj))
+        self._fill_pending()
+        if text:
+            self.lines.append(f"set_update({name}, [{text}])")
+
+    def _frozenset(self, obj: Any) -> str:
+        text = self._items(obj)
+        self._fill_pending()
+        return self._new(obj, f"{self._constant(frozenset)}([{text}])")
 
     def _deque(self, obj: Any) -> str:
-        return self._new(obj, f"{self._constant(type(obj))}([{self._items(obj)}], {obj.maxlen!r})")
+        name = self._new(obj, f"{self._constant(collections.deque)}((), {obj.maxlen!r})")
+        self._pending.append(lambda: self._extend(name, "deque_extend", collections.deque.__iter__(obj)))
+        return name
 
     def _view(self, obj: Any) -> str:
         """A dictionary's keys(), values() or items()."""
         (mapping,) = (referent for referent in gc.get_referents(obj) if isinstance(referent, dict))
-        return self._new(obj, f"{self.value(mapping)}.{_VIEWS[type(obj)]}()")
+        return self._new(obj, f"{self._constant(_VIEWS[type(obj)])}({self._value(mapping)})")
+
+    def _proxy(self, obj: Any) -> str:
+        (mapping,) = gc.get_referents(obj)
+        return self._new(obj, f"{self._constant(types.MappingProxyType)}({self._value(mapping)})")
 
     def _slice(self, obj: slice) -> str:
         return f"slice({self._items((obj.start, obj.stop, obj.step))})"
+
+    def _buffer(self, obj: Any) -> str:
+        return self._new(obj, f"{self._constant(obj)}[:]")
 
     def _dict_iterator(self, obj: Any) -> str:
         """Advanced as far, over the same dictionary: it must notice when that changes its size."""
@@ -150,68 +246,58 @@ class Rebuilder:
             return self._new(obj, f"{self._constant(spent_iterator)}({self._constant(type(obj))})")
         (mapping,) = found
         self._flush(mapping)  # an iterator must not see the replay as a change
+        text = self._value(mapping)
+        self._fill_pending()
         left = operator.length_hint(obj)
-        stale = not left and not _at_end(obj, mapping)
-        parts = f"{self.value(mapping)}, {_DICT_ITERATORS[type(obj)]!r}, {len(mapping) - left}, {stale}"
+        stale = not left and not at_end(obj)
+        parts = f"{text}, {DICT_ITERATORS[type(obj)]!r}, {len(mapping) - left}, {stale}"
         return self._new(obj, f"{self._constant(dict_iterator)}({parts})")
 
     def _deque_iterator(self, obj: Any) -> str:
         """Advanced as far, over the same deque: it must notice when that changes."""
         kind, (held, consumed) = obj.__reduce__()[:2]
         self._flush(held)
+        text = self._value(held)
+        self._fill_pending()
         left = operator.length_hint(obj)
-        stale = bool(left) and _is_stale(obj)
-        parts = f"{self._constant(kind)}, {self.value(held)}, {consumed}, {stale}"
-        return self._new(obj, f"{self._constant(deque_iterator)}({parts})")
-
-    # -- exceptions --
-
-    def _exception(self, obj: BaseException) -> str:
-        """Without running the user's ``__init__`` again."""
-        args = self.value(obj.args)
-        name = self._new(obj, f"{self._constant(new_exception)}({self._constant(type(obj))}, {args})")
-        for key, value in obj.__dict__.items():
-            self.lines.append(f"{name}.__dict__[{key!r}] = {self.value(value)}")
-        for link in ("__cause__", "__context__"):
-            if getattr(obj, link) is not None:
-                self.lines.append(f"{name}.{link} = {self.value(getattr(obj, link))}")
-        passed = self._frames_passed(obj)
-        if passed:
-            trace = f"{self._constant(rebuilt_traceback)}({self._constant(passed)})"
-            self.lines.append(f"{name}.__traceback__ = {trace}")
-        if obj.__suppress_context__:
-            self.lines.append(f"{name}.__suppress_context__ = True")
-        return name
+        stale = bool(left) and is_stale(obj)
+        return self._new(
+            obj, f"{self._constant(deque_iterator)}({self._constant(kind)}, {text}, {consumed}, {stale})"
+        )
 
     def _traceback(self, obj: types.TracebackType) -> str:
         owner = self._owner_of_traceback(obj)
-        return "None" if owner is None else f"{self.value(owner)}.__traceback__"
+        if owner is None:
+            return "None"
+        text = self._value(owner)
+        self._fill_pending()
+        return f"{text}.__traceback__"
 
     # -- code --
 
     def _function(self, obj: types.FunctionType) -> str:
-        if _is_importable(obj):
+        if not self._made_here(obj):
             return self._constant(obj)
-        closure = obj.__closure__
-        cells = self.value(closure) if closure else "None"
+        closure, code = obj.__closure__, obj.__code__
+        cells = self._value(closure) if closure else "None"
         name = self._new(
             obj,
-            f"{self._constant(types.FunctionType)}({self._constant(obj.__code__)}, "
-            f"{self._constant_namespace(obj)}, {obj.__name__!r}, {self.value(obj.__defaults__)}, {cells})",
+            f"{self._constant(types.FunctionType)}({self._constant(code)}, "
+            f"{self._constant_namespace(obj)}, {obj.__name__!r}, {self._value(obj.__defaults__)}, {cells})",
         )
-        if obj.__kwdefaults__:
-            self.lines.append(f"{name}.__kwdefaults__ = {self.value(obj.__kwdefaults__)}")
-        code = obj.__code__
-        written: Any = code.co_consts[0] if code.co_consts and isinstance(code.co_consts[0], str) else None
-        usual = {"__qualname__": code.co_qualname, "__doc__": written, "__annotations__": {},
-                 "__module__": obj.__globals__.get("__name__")}  # fmt: skip
-        for attribute, value in usual.items():
-            found = getattr(obj, attribute)
-            if found != value:
-                self.lines.append(f"{name}.{attribute} = {self.value(found)}")
+        plain = types.FunctionType(code, obj.__globals__, code.co_name, None, closure)
+        for field in _FUNCTION_FIELDS:
+            value = getattr(obj, field, None)
+            if value != getattr(plain, field, None):
+                self._pending.append(functools.partial(self._set_field, name, field, value))
         if obj.__dict__:
-            self.lines.append(f"{name}.__dict__.update({self.value(dict(obj.__dict__))})")
+            self._pending.append(lambda: self._set_attributes(name, obj.__dict__))
         return name
+
+    def _set_field(self, name: str, field: str, value: Any) -> None:
+        text = self._value(value)
+        self._fill_pending()
+        self.lines.append(f"{name}.{field} = {text}")
 
     def _constant_namespace(self, function: types.FunctionType) -> str:
         source = self._source_of(function.__globals__)
@@ -219,15 +305,18 @@ class Rebuilder:
 
     def _cell(self, obj: types.CellType) -> str:
         name = self._new(obj, f"{self._constant(types.CellType)}()")
+        self._pending.append(lambda: self._fill_cell(name, obj))
+        return name
+
+    def _fill_cell(self, name: str, obj: types.CellType) -> None:
         try:
             contents = obj.cell_contents
         except ValueError:
-            return name
-        self.lines.append(f"{name}.cell_contents = {self.value(contents)}")
-        return name
+            return
+        self.lines.append(f"{name}.cell_contents = {self._value(contents)}")
 
     def _method(self, obj: types.MethodType) -> str:
-        parts = f"{self.value(obj.__func__)}, {self.value(obj.__self__)}"
+        parts = f"{self._value(obj.__func__)}, {self._value(obj.__self__)}"
         return self._new(obj, f"{self._constant(types.MethodType)}({parts})")
 
     def _bound_builtin(self, obj: Any) -> str:
@@ -236,224 +325,116 @@ class Rebuilder:
         described = type(receiver).__module__.startswith("pybind11")
         if receiver is None or described or isinstance(receiver, (types.ModuleType, type)):
             return self._constant(obj)
-        return self._new(obj, f"getattr({self.value(receiver)}, {obj.__name__!r})")
+        return self._new(obj, f"getattr({self._value(receiver)}, {obj.__name__!r})")
 
     def _super(self, obj: Any) -> str:
-        return self._new(obj, f"super({self.value(obj.__thisclass__)}, {self.value(obj.__self__)})")
+        return self._new(obj, f"super({self._value(obj.__thisclass__)}, {self._value(obj.__self__)})")
 
-    def _wrapper(self, obj: Any) -> str:
-        """A property, static method or class method: one of a class made here holds functions made here."""
-        if isinstance(obj, property):
-            parts = [obj.fget, obj.fset, obj.fdel]
-        else:
-            parts = [obj.__func__]
-        if all(part is None or self._source_of(part) is not None for part in parts):
-            return self._constant(obj)
-        return self._new(obj, f"{self._constant(type(obj))}({self._items(parts)})")
-
-    def _mapping_proxy(self, obj: Any) -> str:
-        (mapping,) = gc.get_referents(obj)
-        return self._new(obj, f"{self._constant(types.MappingProxyType)}({self.value(mapping)})")
-
-    # -- classes made here --
-
-    def _class(self, made: Any) -> str:
-        """A class made in the segment is made again, empty first: its functions may refer to it."""
-        cls = made.cls
-        try:
-            if made.recipe:
-                entries = ", ".join(f"({k!r}, {self.value(v)})" for k, v in made.recipe["entries"])
-                maker, keywords = self._constant(make_enum), self.value(made.recipe["keywords"])
-                parts = f"{self.value(type(cls))}, {cls.__name__!r}, {self.value(cls.__bases__)}, [{entries}]"
-                return self._new(cls, f"{maker}({parts}, {keywords})")
-            first = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-            if "__slots__" in cls.__dict__:
-                first["__slots__"] = cls.__dict__["__slots__"]
-            parts = (
-                f"{self.value(type(cls))}, {cls.__name__!r}, {self.value(cls.__bases__)}, {self.value(first)}"
-            )
-            name = self._new(cls, f"{self._constant(bare_class)}({parts})")
-            entries = ", ".join(
-                f"({key!r}, {self.value(value)})"
-                for key, value in cls.__dict__.items()
-                if key not in GENERATED
-                and key not in first
-                and not isinstance(value, types.MemberDescriptorType)
-            )
-        except CannotRebuild as error:
-            reason = f"the class {cls.__name__} outlives the segment and cannot be made again: {error}"
-            raise Restart(made.born, "class_statement", reason) from error
-        self.lines.append(f"{self._constant(fill_class)}({name}, [{entries}])")
-        if "_abc_impl" in cls.__dict__:
-            self.lines.append(f"{self._constant(_abc._abc_init)}({name})")
+    def _partial(self, obj: Any) -> str:
+        parts = [self._value(obj.func), *map(self._value, obj.args)]
+        keywords = self._value(obj.keywords)
+        self._fill_pending()  # partial() copies its keywords
+        name = self._new(obj, f"{self._constant(functools.partial)}({', '.join(parts)}, **{keywords})")
+        if obj.__dict__:
+            self._pending.append(lambda: self._set_attributes(name, obj.__dict__))
         return name
+
+    def _weakref(self, obj: Any) -> str:
+        target = obj()
+        if target is None:
+            raise self._no_way(obj)
+        parts = [target] if obj.__callback__ is None else [target, obj.__callback__]
+        return self._new(obj, f"{self._constant(weakref.ref)}({self._items(parts)})")
 
     # -- everything else --
 
+    def _no_way(self, obj: Any) -> BaseException:
+        """What ends the attempt: the next one makes the object for real, where this one made it."""
+        kind = type(obj)
+        step, born = self.births.get(id(obj), (0, None))
+        if born is obj:
+            return Restart(step, "unsupported_value", f"a {kind.__name__} outlives the segment")
+        return CannotRebuild(f"a {kind.__module__}.{kind.__qualname__}", kind)
+
     def _reduced(self, obj: Any) -> str:
-        """By the pickle protocol's description of the object."""
-        if is_module_global(obj):
-            return self._constant(obj)
+        """An object of a type written in C, by the pickle protocol's description of it."""
+        kind = type(obj)
+        if kind.__module__ not in _C_MODULES and not _is_stand_in(obj):
+            raise self._no_way(obj)
         try:
             described = obj.__reduce_ex__(4)
         except Exception as error:
-            step, born = self.births.get(id(obj), (0, None))
-            if born is obj:
-                raise Restart(
-                    step, "unsupported_value", f"a {type(obj).__name__} outlives the segment"
-                ) from None
-            raise CannotRebuild(f"a {type(obj).__module__}.{type(obj).__qualname__}: {error}") from error
+            raise self._no_way(obj) from error
         if isinstance(described, str):
             return self._constant(obj)
-        function, args, state, items, pairs = (*described, None, None, None)[:5]
+        function, args, state, items = (*described, None, None)[:4]
+        if items is not None or (state is not None and not hasattr(kind, "__setstate__")):
+            raise self._no_way(obj)
         self._alive.append(described)
-        call = f"{self._constant(function)}({self._items(args)})"
-        name = self._new(obj, call)
+        text = self._items(args)
+        self._fill_pending()
+        name = self._new(obj, f"{self._constant(function)}({text})")
         if state is not None:
-            self._restore_state(obj, name, state)
-        if items is not None:
-            for item in items:
-                self.lines.append(f"{name}.append({self.value(item)})")
-        if pairs is not None:
-            for key, value in pairs:
-                self.lines.append(f"{name}[{self.value(key)}] = {self.value(value)}")
+            # The position of an iterator is cut to the length of its list, which effects may still change.
+            lines = self.late_lines if kind in _POSITIONED else self.lines
+            lines.append(f"{name}.__setstate__({self._value(state)})")
         return name
 
-    def _restore_state(self, obj: Any, name: str, state: Any) -> None:
-        if hasattr(type(obj), "__setstate__"):
-            # The position of an iterator is cut to the length of its list, which effects may still change.
-            lines = self.late_lines if type(obj) in _POSITIONED else self.lines
-            lines.append(f"{name}.__setstate__({self.value(state)})")
-            return
-        attributes, slots = state if type(state) is tuple and len(state) == 2 else (state, None)
-        for key, value in (attributes or {}).items():
-            self.lines.append(f"{name}.__dict__[{key!r}] = {self.value(value)}")
-        for key, value in (slots or {}).items():
-            self.lines.append(f"object.__setattr__({name}, {key!r}, {self.value(value)})")
+
+def _is_stand_in(obj: Any) -> bool:
+    """Whether an object is the tracer's own, in place of one of torch's: it says how that one is made."""
+    return type(obj).__module__.startswith("tracer_core.")
 
 
-_VIEWS: dict[type, str] = {
-    type(getattr(kind(), name)()): name
+_FUNCTION_FIELDS = (
+    "__qualname__",
+    "__doc__",
+    "__module__",
+    "__kwdefaults__",
+    "__annotations__",
+    "__type_params__",
+)
+_VIEWS: dict[type, Any] = {
+    type(getattr(kind(), name)()): kind.__dict__[name]
     for kind in (dict, collections.OrderedDict)
     for name in ("keys", "values", "items")
 }
 _POSITIONED: tuple[type, ...] = (type(iter([])), type(reversed([])))
-
-
-def is_module_global(obj: Any) -> bool:
-    """Whether the module that defines an object's class holds it as one of its names: a sentinel, not a value."""
-    module = sys.modules.get(type(obj).__module__)
-    return module is not None and any(value is obj for value in list(vars(module).values()))
-
-
-def _is_importable(function: types.FunctionType) -> bool:
-    """Whether a function is what its module has under its name: then no trace made it."""
-    found: Any = sys.modules.get(function.__module__)
-    for name in function.__qualname__.split("."):
-        found = getattr(found, "__dict__", {}).get(name)
-        found = found.__func__ if isinstance(found, (staticmethod, classmethod)) else found
-    return found is function
-
-
-def _may_contain_itself(values: Any) -> bool:
-    return any(
-        isinstance(v, (list, dict, types.CellType, types.FunctionType)) or hasattr(v, "__dict__")
-        for v in values
-    )
-
-
-_DICT_ITERATORS: dict[type, str] = {
-    type(iter(getattr({}, name)())): name for name in ("keys", "values", "items")
-}
-
-
-def dict_iterator(mapping: dict[Any, Any], view: str, consumed: int, stale: bool) -> Any:
-    """An iterator over a dictionary that has given `consumed` items. stale: its dictionary has changed size."""
-    if stale:
-        marker = object()
-        mapping[marker] = None
-        iterator = iter(getattr(mapping, view)())
-        del mapping[marker]
-        return iterator
-    iterator = iter(getattr(mapping, view)())
-    for _ in range(consumed):
-        next(iterator)
-    return iterator
-
-
-def deque_iterator(kind: Any, held: Any, consumed: int, stale: bool) -> Any:
-    """An iterator over a deque that has given `consumed` items. stale: the deque has changed since it was made."""
-    iterator = kind(held, consumed)
-    if stale and held:
-        held.append(held.pop())
-    return iterator
-
-
-def _is_stale(iterator: Any) -> bool:
-    """Whether an iterator with items left refuses to go on; it is advanced."""
-    try:
-        next(iterator)
-    except RuntimeError:
-        return True
-    return False
-
-
-def spent_iterator(kind: type) -> Any:
-    """A dictionary iterator of this type that has ended."""
-    iterator = iter(getattr({}, _DICT_ITERATORS[kind])())
-    next(iterator, None)
-    return iterator
-
-
-def _at_end(iterator: Any, mapping: dict[Any, Any]) -> bool:
-    """Whether an iterator without items left has seen all of its dictionary; it is spent afterwards."""
-    try:
-        next(iterator, None)
-    except RuntimeError:
-        return False
-    return True
-
-
-def new_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """An exception of this class with these arguments, made by the constructors of its base written in C."""
-    made: BaseException = _c_method(kind, "__new__")(kind, *args)
-    try:
-        _c_method(kind, "__init__")(made, *args)
-    except TypeError:
-        made.args = args  # the class takes other arguments than those that it stored
-    return made
-
-
-def _c_method(kind: type, name: str) -> Any:
-    for base in kind.__mro__:
-        found = base.__dict__.get(name)
-        if found is not None and not isinstance(found, (types.FunctionType, staticmethod)):
-            return getattr(base, name)
-    raise TypeError(f"{kind.__qualname__} has no {name} written in C")
-
-
+#: Objects that never change and hold nothing that does.
+_IMMUTABLE = (re.Pattern, re.Match, types.GenericAlias, types.UnionType, torch.finfo, torch.iinfo)
+#: Modules of C types whose description for pickle is complete and made without user code.
+_C_MODULES = frozenset(
+    {"builtins", "itertools", "functools", "operator", "_operator", "collections", "datetime", "decimal", "types",
+     "torch.return_types", "torch", "fractions", "zoneinfo", "uuid"}
+)  # fmt: skip
 _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     list: Rebuilder._list,
     tuple: Rebuilder._tuple,
     dict: Rebuilder._dict,
+    collections.OrderedDict: Rebuilder._ordered,
+    collections.defaultdict: Rebuilder._defaultdict,
     set: Rebuilder._set,
-    frozenset: Rebuilder._set,
+    frozenset: Rebuilder._frozenset,
     collections.deque: Rebuilder._deque,
     slice: Rebuilder._slice,
+    bytearray: Rebuilder._buffer,
+    array.array: Rebuilder._buffer,
     types.FunctionType: Rebuilder._function,
     types.CellType: Rebuilder._cell,
     types.MethodType: Rebuilder._method,
     types.BuiltinFunctionType: Rebuilder._bound_builtin,
     types.MethodWrapperType: Rebuilder._bound_builtin,
+    types.MappingProxyType: Rebuilder._proxy,
+    functools.partial: Rebuilder._partial,
+    weakref.ReferenceType: Rebuilder._weakref,
     super: Rebuilder._super,
     _thread.RLock: lambda r, obj: r._new(obj, f"{r._constant(_thread.RLock)}()"),
     property: Rebuilder._wrapper,
     staticmethod: Rebuilder._wrapper,
     classmethod: Rebuilder._wrapper,
-    types.MappingProxyType: Rebuilder._mapping_proxy,
     types.TracebackType: Rebuilder._traceback,
     type(iter(collections.deque())): Rebuilder._deque_iterator,
     type(reversed(collections.deque())): Rebuilder._deque_iterator,
     **dict.fromkeys(_VIEWS, Rebuilder._view),
-    **dict.fromkeys(_DICT_ITERATORS, Rebuilder._dict_iterator),
+    **dict.fromkeys(DICT_ITERATORS, Rebuilder._dict_iterator),
 }

@@ -170,14 +170,16 @@ class CompiledFunction:
         while True:
             if suspended.transition is GRAPH_RAISED:
                 return self._after_failure(suspended.values[0], exit, state, args, kwargs)
+            values, suspended.values = suspended.values, ()  # callers may hold on to the object
             try:
-                exit, state = suspended.transition.run(suspended.values)
+                exit, state = suspended.transition.run(values)
             except NotRaised as error:
                 return self._not_raised(error)
             except BaseException as error:
                 raise error.with_traceback(without_own(error.__traceback__))  # noqa: B904  (the same exception)
             if exit is None:
                 return state
+            del values  # what the program has dropped dies now
             segment = exit.segment
             version = 0
             result = MISS

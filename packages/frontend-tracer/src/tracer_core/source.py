@@ -28,7 +28,8 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "type": (lambda b, k: f"type({b})", lambda b, k: f"type({b})"),
     "called": (lambda b, k: f"{b}()", lambda b, k: f"{b}()"),
     "applied": (lambda b, k: f"C[{k[0]}]({b})", lambda b, k: f"{k[1]}({b})"),
-    "nth_key": (lambda b, k: f"list({b})[{k}]", lambda b, k: f"list({b})[{k}]"),
+    "nth_key": (lambda b, k: f"list(dict.keys({b}))[{k}]", lambda b, k: f"list({b})[{k}]"),
+    "nth_value": (lambda b, k: f"list(dict.values({b}))[{k}]", lambda b, k: f"list({b}.values())[{k}]"),
 }
 
 

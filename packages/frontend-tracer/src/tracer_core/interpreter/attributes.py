@@ -56,6 +56,8 @@ class Attributes(TraceState):
 
     _specials: dict[tuple[type, str], Any]
     _lineages: set[type]
+    #: id of an intermediate tensor -> what the program set on it.
+    tensor_attributes: dict[int, dict[str, Any]]
 
     def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """(class that defines it, raw value) along the MRO, guarded for classes that can change."""
@@ -288,20 +290,18 @@ class Attributes(TraceState):
             self.break_graph("autograd_in_graph", f"attribute {name!r} of a tensor is read")
         if name == "grad":
             return self._grad(tensor)
-        own = self.instance_dict(tensor) or {}
-        if name in own and not torch_private.is_fake(tensor):
-            source = self.provenance.source_of(tensor)
-            value = own[name]
-            return value if source is None else self.provenance.read(
-                value, self.provenance.sources.attribute(source, name))  # fmt: skip
         raw = self.special(torch.Tensor, name)
+        if not self._is_data_descriptor(raw):
+            fake = torch_private.is_fake(tensor)
+            found = (
+                self.attributes_of(tensor).get(name, _ABSENT) if fake else self._instance_entry(tensor, name)
+            )
+            if found is not _ABSENT:
+                return found
         if raw is _ABSENT:
-            if name in own:
-                return own[name]
-            source = self.provenance.source_of(tensor)
-            if source is not None:
-                self.provenance.guard(GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name)
-            raise AttributeError(f"'{type(tensor).__name__}' object has no attribute '{name}'")
+            raise AttributeError(
+                f"'{type(tensor).__name__}' object has no attribute '{name}'", name=name, obj=tensor
+            )
         if isinstance(raw, types.FunctionType):
             self.provenance.constant(raw)
             return types.MethodType(raw, tensor)
@@ -471,9 +471,14 @@ class Attributes(TraceState):
         if self._static(torch.Tensor, name) is not _ABSENT:
             self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is set")
         if torch_private.is_fake(tensor):
-            self.break_graph("unsupported_mutation", f"attribute {name!r} is set on an intermediate tensor")
+            self.tensor_attributes.setdefault(id(tensor), {})[name] = value
+            return
         self.before_store(tensor.__dict__, name, tensor)
         tensor.__dict__[name] = value
+
+    def attributes_of(self, tensor: torch.Tensor) -> dict[str, Any]:
+        """What the program set on an intermediate tensor."""
+        return self.tensor_attributes.get(id(tensor), {})
 
     def set_class_attribute(self, cls: type, name: str, value: Any) -> None:
         """type.__setattr__; value: ABSENT deletes."""
@@ -489,7 +494,9 @@ class Attributes(TraceState):
             self.set_made_class_attribute(cls, name, value)
             return
         library = cls.__module__.partition(".")[0]
-        if name in type.__dict__ or library in ("torch", "tracer_core") or not cls.__flags__ & _HEAP_TYPE:
+        plain = is_constant(value) and is_constant(cls.__dict__.get(name, ())) and not name.startswith("__")
+        own = library in ("torch", "tracer_core") and not plain
+        if name in type.__dict__ or own or not cls.__flags__ & _HEAP_TYPE:
             # What the tracer itself relies on, or CPython's own error.
             self.break_graph("unsupported_mutation", f"attribute {name!r} of class {cls.__name__} is set")
         if value is _ABSENT:
@@ -578,11 +585,10 @@ class Attributes(TraceState):
     def _delete_tensor_attribute(self, tensor: torch.Tensor, name: str) -> None:
         if self._static(torch.Tensor, name) is not _ABSENT:
             self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is deleted")
-        if torch_private.is_fake(tensor):
-            self.break_graph(
-                "unsupported_mutation", f"attribute {name!r} of an intermediate tensor is deleted"
-            )
-        self._delete_entry(tensor, tensor.__dict__, name)
+        if not torch_private.is_fake(tensor):
+            self._delete_entry(tensor, tensor.__dict__, name)
+        elif self.attributes_of(tensor).pop(name, _ABSENT) is _ABSENT:
+            raise AttributeError(name)
 
     def generic_delattr(self, obj: Any, name: str) -> None:
         """object.__delattr__"""

@@ -435,6 +435,8 @@ class Calls(Operations):
 
     def construct(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """type.__call__: ``__new__``, then ``__init__``."""
+        if hasattr(cls, "__del__"):
+            self.break_graph("finalizer", f"a {cls.__qualname__} is made")
         if issubclass(cls, torch.autograd.Function):
             self.break_graph("higher_order", f"{cls.__name__} is an autograd.Function")
         _, new = self.class_entry(cls, "__new__")

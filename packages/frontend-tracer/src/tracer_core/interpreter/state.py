@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import collections
+import enum
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -271,12 +272,29 @@ class TraceState(Machine):
         if source is None or (change is not None and change.decided(key)):
             return dict.__getitem__(obj, key) if present else default
         if not is_constant(key):
-            self.keys(obj)
-            return dict.__getitem__(obj, key) if present else default
+            return self._get_by_object(obj, key, default)
         if not present:
             self.provenance.guard(GuardKind.HAS_NOT, source, key)
             return default
         return self.provenance.item(obj, key, dict.__getitem__(obj, key), "key")
+
+    def _get_by_object(self, obj: dict[Any, Any], key: Any, default: Any) -> Any:
+        """The entry of a key that is compared by identity (or is a tuple of such): every key is guarded."""
+        parts = key if type(key) is tuple else (key,)
+        if not all(is_constant(part) or _by_identity(part) for part in parts):
+            self.break_graph("unknown_native", f"a dictionary is read by a {type(key).__name__}")
+        stored = self.keys(obj)
+        if not dict.__contains__(obj, key):
+            return default
+        position = {one: i for i, one in enumerate(stored)}[key]
+        if type(key) is tuple:
+            self.expand(stored[position])
+        value = dict.__getitem__(obj, key)
+        change = self.effects.peek(obj)
+        if change is not None:
+            return value  # `keys` has made sure that everything it held before is guarded
+        source = self.provenance.sources.make(self.provenance.source_of(obj), "nth_value", position)
+        return self.provenance.read(value, source)
 
     def has_key(self, obj: dict[Any, Any], key: Any) -> bool:
         """``key in obj`` without user code; guarded, but not the entry."""
@@ -290,6 +308,16 @@ class TraceState(Machine):
         return present
 
 
+def _by_identity(value: Any) -> bool:
+    """Whether a dictionary finds an object by its identity alone."""
+    cls: Any = type(value)
+    return isinstance(value, (torch.Tensor, enum.Enum)) or (
+        cls.__hash__ in _IDENTITY_HASHES and cls.__eq__ in _IDENTITY_EQUALITIES
+    )
+
+
+_IDENTITY_HASHES = (object.__hash__, type.__hash__)
+_IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
 _TORCH = torch.__path__[0]
 #: The longest bytearray or array whose contents are compared on every call.
 _BUFFER_LIMIT = 4096

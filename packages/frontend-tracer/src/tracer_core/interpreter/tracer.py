@@ -26,10 +26,10 @@ from tracer_core.interpreter.code import decode
 from tracer_core.interpreter.frame import NULL, Frame, Unread
 from tracer_core.interpreter.tracebacks import continues, is_raised_again
 from tracer_core.natives import tables  # fills the effect table
-from tracer_core.provenance import Provenance
+from tracer_core.provenance import Provenance, end_is_seen
 from tracer_core.recorder.fake import Fakes
 from tracer_core.recorder.record import Recorder
-from tracer_core.segments.breaks import Break
+from tracer_core.segments.breaks import Break, Restart
 from tracer_core.segments.segment import FrameLayout, frames_of
 from tracer_core.source import Source
 
@@ -52,16 +52,17 @@ class Raised(NamedTuple):
 
 class Tracer(Calls):
     """One trace of one segment. Mutable. forced: step -> (kind, reason) of breaks asked for by an
-    earlier attempt. shapes: decides which dimensions are symbolic."""
+    earlier attempt. unbuildable: types of values that no call could make again. shapes: decides which dimensions
+    are symbolic."""
 
-    def __init__(self, shapes: Any, forced: dict[int, tuple[str, str]]) -> None:
+    def __init__(self, shapes: Any, forced: dict[int, tuple[str, str]], unbuildable: set[type]) -> None:
         super().__init__()
         self.provenance = Provenance(self.where, shapes.dims_of)
         self.effects = Effects(self.settle)
         self.fakes = Fakes(shapes.symbolic)
         self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
         self.shapes = shapes
-        self.forced = forced
+        self.forced, self.unbuildable = forced, unbuildable
         self.steps = self.outer_step = self.nesting = 0
         self.raised: dict[int, Raised] = {}
         self._specials = {}
@@ -70,6 +71,8 @@ class Tracer(Calls):
         self.questions: dict[Any, Any] = {}
         self.classes = {}
         self._lineages = set()
+        self.tensor_attributes = {}
+        self.dying: set[int] = set()
         self._fresh_functions: set[int] = set()
         self._fresh_cells: set[int] = set()
         self._keep: list[Any] = []
@@ -89,8 +92,40 @@ class Tracer(Calls):
             wanted = self.forced.get(self.steps)
             if wanted is not None:
                 raise Break(*wanted)
+        if self.unbuildable:
+            self._break_before_unbuildable()
+        if self.dying and self.nesting == 0:
+            self._break_before_death()
         if self.steps > _STEP_LIMIT:
             raise Break("step_limit", f"more than {_STEP_LIMIT} instructions")
+
+    def _break_before_unbuildable(self) -> None:
+        """A value that no later call could make again is made for real, by an instruction of its own."""
+        stack = self.frames[-1].stack
+        if stack and type(stack[-1]) in self.unbuildable and self.is_fresh(stack[-1]):
+            made = type(stack[-1])
+            step = self.steps - 1 if self.nesting == 0 else self.outer_step
+            if step not in self.forced:
+                raise Restart(step, "unsupported_value", f"a {made.__module__}.{made.__qualname__} is made")
+
+    def _break_before_death(self) -> None:
+        """A local variable that may hold the last reference to an object whose end is seen is dropped for real."""
+        frame = self.frames[-1]
+        if frame.code.names[frame.ip] in ("STORE_FAST", "DELETE_FAST"):
+            value = frame.locals[frame.code.args[frame.ip]]
+            value = value.value if type(value) is Unread else value
+            if id(value) in self.dying:
+                raise Break(
+                    "finalizer", f"a variable that holds a {type(value).__qualname__} is set or deleted"
+                )
+
+    def close(self) -> None:
+        """Gives every object its old contents, whatever happened."""
+        try:
+            self.effects.restore()
+        except BaseException:  # an interrupt: what is half restored is restored again
+            self.effects.restore()
+            raise
 
     def unwind(self, error: BaseException, base: int) -> None:
         if id(error) not in self.raised:
@@ -190,6 +225,7 @@ class Tracer(Calls):
     def start_inside(self, layouts: tuple[FrameLayout, ...], state: tuple[Any, ...]) -> list[Frame]:
         """The frames of an activation at a break."""
         unread: list[Any] = []
+        self.dying = {id(value) for value in state if end_is_seen(value)}
         position = 0
         for layout in layouts:
             for i in range(position, position + layout.size):

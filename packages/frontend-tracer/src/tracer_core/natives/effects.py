@@ -112,7 +112,7 @@ def counting() -> Iterator[collections.Counter[str]]:
 
 def rows() -> Iterator[tuple[str, EffectKind]]:
     """(qualified name, kind) of every row of the table; names are unique."""
-    import tracer_core.natives.tables  # noqa: F401  these fill the table, and import this module
+    import tracer_core.natives.tables  # fills the table, and imports this module  # noqa: F401
 
     for function, row in EFFECTS.items():
         yield row_name(function), row.kind

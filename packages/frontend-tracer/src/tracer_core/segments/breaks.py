@@ -90,6 +90,10 @@ BREAKS: dict[str, BreakDoc] = {
         "the program raises an exception that leaves the compiled function; the graph ends before that instruction",
         "nothing: the exception is raised as in eager, and this does not count as a graph break",
     ),
+    "finalizer": BreakDoc(
+        "an object with __del__ (or a callback for when it dies) is made; a trace keeps objects alive longer",
+        "make it outside the compiled function, or use a with statement in place of __del__",
+    ),
     "step_limit": BreakDoc("the trace is longer than the limit", "compile a smaller function"),
 }
 

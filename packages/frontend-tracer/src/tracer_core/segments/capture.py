@@ -111,23 +111,37 @@ def capture(
     GraphBreakError (by the caller, from `break_`), BackendError.
     """
     forced: dict[int, tuple[str, str]] = {}
+    unbuildable: set[type] = set()
     settings = torch_private.torch_state()
     for _ in range(_MAX_RESTARTS):
         shapes = ShapePolicy(
             config.dynamic, seen, config.backend.shapes == "symbolic" or config.backend.ir == "torch"
         )
         shapes.look(list(state))
-        tracer = Tracer(shapes, forced)
+        tracer = Tracer(shapes, forced, unbuildable)
         try:
             return _attempt(tracer, start, state, config, settings, name)
         except Restart as restart:
             forced[restart.step] = (restart.kind, restart.reason)
+        except CannotRebuild as error:
+            if error.kind in unbuildable:
+                raise Abandoned(f"a value cannot be made again: {error}") from error
+            unbuildable.add(error.kind)  # the next attempt breaks where the first of its type appears
         finally:
             tracer.forget()
     raise Abandoned("the trace was restarted too often")
 
 
 def _attempt(
+    tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: Any, name: str
+) -> Captured:
+    try:
+        return _trace(tracer, start, state, config, settings, name)
+    finally:
+        tracer.close()
+
+
+def _trace(
     tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: Any, name: str
 ) -> Captured:
     broken: Break | None = None
@@ -138,14 +152,12 @@ def _attempt(
                 frames = start(tracer)
                 value = tracer.run_chain(frames)
             except Break as error:
-                broken = error
+                broken = error.with_traceback(None)
                 if not tracer.frames:
                     raise Abandoned(f"{error.kind}: {error.reason}") from None
         except (Restart, Abandoned, KeyboardInterrupt):
-            tracer.effects.restore()
             raise
         except BaseException as error:
-            tracer.effects.restore()
             step = tracer.first_raised(error)
             if step:
                 # Captured up to the instruction that raises, which then does so for real, on every call.
@@ -159,9 +171,7 @@ def _attempt(
         # Values are written down as the trace left them: iterators look at what they go over.
         tracer.effects.look()
         generator.write(value, broken)
-    finally:
         tracer.effects.restore()
-    try:
         return generator.finish(broken, where)
     finally:
         generator.forget()
@@ -186,6 +196,8 @@ class _Generator:
             tracer.classes,
             tracer.owner_of_traceback,
             self._flush,
+            tracer.made_here,
+            tracer.attributes_of,
         )
         self.rebuilder.births = tracer.births
 
@@ -193,7 +205,7 @@ class _Generator:
         """Replays the changes of an object among the lines of the rebuilder."""
         for change in self.tracer.effects.changes.values():
             if change.obj is obj and self.effects:
-                raise CannotRebuild("an iterator over a container that changed, inside a change")
+                raise CannotRebuild("an iterator over a container that changed, inside a change", type(obj))
             if change.obj is obj and id(change) not in self.written:
                 self.written.add(id(change))
                 self.rebuilder.lines += self.variant.effect(self.rebuilder, change)
@@ -215,25 +227,22 @@ class _Generator:
         if inside is not None:
             raise Restart(inside[0], "higher_order", f"a tensor made inside {inside[1]} is used outside")
         if node is None:
-            raise CannotRebuild("a tensor that is no part of the graph")
+            raise CannotRebuild("a tensor that is no part of the graph", type(value))
         return f"y[{self.outputs.setdefault(node, len(self.outputs))}]"
 
     def write(self, value: Any, broken: Break | None) -> None:
         """The lines that make the result, or the state at the break, and replay the changes."""
         tracer, variant = self.tracer, self.variant
-        try:
-            if broken is None:
-                self.result = f"return {self.rebuilder.value(value)}"
-            else:
-                layouts, values = flatten(tracer.frames)
-                parts = ", ".join(self.rebuilder.value(v) for v in values)
-                transition = Transition(layouts, broken.kind == "raises")
-                self.result = f"return Suspended({variant.constants.text(transition)}, ({parts},))"
-            for change in tracer.effects.changes.values():
-                if id(change) not in self.written:
-                    self.effects += variant.effect(self.rebuilder, change)
-        except CannotRebuild as error:
-            raise Abandoned(f"a value cannot be made again: {error}") from error
+        if broken is None:
+            self.result = f"return {self.rebuilder.value(value)}"
+        else:
+            layouts, values = flatten(tracer.frames)
+            parts = ", ".join(self.rebuilder.value(v) for v in values)
+            transition = Transition(layouts, broken.kind == "raises")
+            self.result = f"return Suspended({variant.constants.text(transition)}, ({parts},))"
+        for change in tracer.effects.changes.values():
+            if id(change) not in self.written:
+                self.effects += variant.effect(self.rebuilder, change)
 
     def finish(self, broken: Break | None, where: str) -> Captured:
         tracer, variant = self.tracer, self.variant

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +23,7 @@ from tracer_core.effects import Change
 from tracer_core.guards.guard import Guard, GuardKind, data_of, same_objects
 from tracer_core.guards.stamp import Checked
 from tracer_core.interpreter.frame import NULL
+from tracer_core.provenance import end_is_seen
 from tracer_core.rebuild import Rebuilder
 from tracer_core.segments.replay import NAMES, replay
 from tracer_core.segments.segment import MISS
@@ -44,6 +46,14 @@ def unbound_cell(cell: Any) -> bool:
     except ValueError:
         return True
     return False
+
+
+def reached(fetch: Callable[[], Any]) -> Any:
+    """What a path leads to on this call; MISS where it leads nowhere."""
+    try:
+        return fetch()
+    except (KeyError, IndexError, AttributeError, TypeError, ValueError):
+        return MISS
 
 
 def unset_slot(descriptor: Any, obj: Any) -> bool:
@@ -107,13 +117,27 @@ class Variant:
     def is_object(self, source: Source) -> bool:
         """Whether a source belongs to the stamped part: it starts at an object, a module or a constant."""
         root = source.root
+        if self.is_late(source):
+            return False
         if root.kind != "state":
             return True
         value = self.state[root.key[0]]
         if isinstance(value, (types.BuiltinFunctionType, types.MethodType)):
             value = value.__self__  # made anew at each access: what it is bound to counts
             return isinstance(value, types.ModuleType) or not isinstance(value, DIRECT_ROOTS)
-        return not isinstance(value, DIRECT_ROOTS)
+        # What a stamp remembers must not outlive the call.
+        return not isinstance(value, DIRECT_ROOTS) and not end_is_seen(value)
+
+    def is_late(self, source: Source) -> bool:
+        """Whether a source goes through a weak reference: it is fetched on every call, so that nothing holds it."""
+        step: Source | None = source if self.provenance.follows_weakrefs else None
+        while step is not None and step.base is not None:
+            if step.kind == "called" and isinstance(
+                self.provenance.value_at(step.base), weakref.ReferenceType
+            ):
+                return True
+            step = step.base
+        return False
 
     def fetch(self, source: Source) -> str:
         """The variable that holds a source's value; emits its fetch once, in the part it belongs to."""
@@ -124,6 +148,11 @@ class Variant:
             name = self.constants.text(self.provenance.constants[source.key[0]])
         elif source.base is None and source.kind == "module":
             name = self.constants.text(sys.modules[source.key])
+        elif self.is_late(source):
+            assert source.base is not None
+            text = self._fetch_text(source, self.use(source.base))
+            name = f"v{len(self._variables)}"
+            self.check_late(f"({name} := reached(lambda: {text})) is not MISS")
         else:
             base = self.fetch(source.base) if source.base is not None else ""
             name = f"v{len(self._variables)}"
@@ -157,7 +186,7 @@ class Variant:
             self.parts["holders"][f"({base}, {name})"] = None
         elif source.kind in ("key", "own_key"):
             self._reads_key(base, source.key)
-        elif source.kind == "nth_key":
+        elif source.kind in ("nth_key", "nth_value"):
             self.keys_read[base] = None
         elif source.kind in ("item", "own_item"):
             if not isinstance(self.provenance.value_at(source.base), tuple):
@@ -185,7 +214,7 @@ class Variant:
         text = guard.text(value, self.constants.text, self.fetch)
         others = [guard.expected] if guard.kind in (GuardKind.SAME, GuardKind.NOT_SAME) else []
         stamped = [self.is_object(s) for s in (guard.source, *others)]
-        if not any(stamped):
+        if not any(stamped) and not any(self.is_late(s) for s in (guard.source, *others)):
             self.direct_lines.append(f"if not ({text}): return MISS")
         elif all(stamped) and self._stampable(guard, value):
             self.object_lines.append(f"if not ({text}): return None")
@@ -301,7 +330,7 @@ def runtime_namespace() -> dict[str, Any]:
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys,
         "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
-        "same_objects": same_objects,
+        "reached": reached, "same_objects": same_objects,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled, "default_dtype": torch.get_default_dtype,
         "function_modes": torch._C._len_torch_function_stack, "dispatch_modes": torch._C._len_torch_dispatch_stack,

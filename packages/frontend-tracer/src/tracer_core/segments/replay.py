@@ -15,6 +15,7 @@ from typing import Any
 
 from tracer_core.effects import MISSING, Change, ClassAttribute, Slot
 from tracer_core.rebuild import Rebuilder
+from tracer_core.remake import own
 
 _ORDERED = collections.OrderedDict
 _DEQUE = collections.deque
@@ -63,7 +64,7 @@ NAMES: dict[str, Any] = {
     "ordered_assign": _assign_ordered, "ordered_set": _ORDERED.__setitem__, "ordered_remove": _remove_ordered,
     "list_assign": _assign_list, "list_extend": list.extend, "set_assign": _assign_set, "set_update": set.update,
     "deque_assign": _assign_deque, "deque_extend": _DEQUE.extend, "buffer_assign": _assign_buffer,
-    "class_set": type.__setattr__, "class_delete": type.__delattr__,
+    "own": own, "class_set": type.__setattr__, "class_delete": type.__delattr__,
 }  # fmt: skip
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracer_core.interpreter.code import decode
-from tracer_core.interpreter.frame import NULL, Frame
+from tracer_core.interpreter.frame import NULL, Frame, Unread
+from tracer_core.provenance import end_is_seen
 
 #: What a variant returns when its guards do not hold.
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
@@ -40,7 +41,12 @@ class FrameLayout:
 def layout_of(frame: Frame) -> tuple[FrameLayout, list[Any]]:
     """The layout of a frame and its values in state order."""
     live = frame.code.live[frame.ip] if frame.ip < len(frame.code.live) else frozenset()
-    bound = tuple(i for i, value in enumerate(frame.locals) if value is not NULL and i in live)
+    # A variable that nothing reads any more still holds its object until it is set, deleted or out of scope.
+    bound = tuple(
+        i
+        for i, value in enumerate(frame.locals)
+        if value is not NULL and (i in live or end_is_seen(value.value if type(value) is Unread else value))
+    )
     rule = frame.on_return
     kind = rule if rule is None or isinstance(rule, str) else rule[0]
     values = [frame.function, *(frame.locals[i] for i in bound)]

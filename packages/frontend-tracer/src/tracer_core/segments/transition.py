@@ -133,6 +133,8 @@ class _Writer:
         """The compiled transition, or None if its instruction is left to the machine."""
         if any(layout.n_exceptions for layout in self.transition.layouts):
             return None  # a callee could ask for the exception being handled
+        if any(i not in decode(one.code).live[one.ip] for one in self.transition.layouts for i in one.locals):
+            return None  # a variable holds an object whose end is seen, see `layout_of`
         write = _FIRST.get(self.code.names[self.layout.ip])
         if write is None:
             return None

@@ -3,6 +3,7 @@
 from tracer_core.natives.tables import (
     builtins,
     classes,
+    construction,
     containers,
     copying,
     descriptors,
@@ -20,6 +21,6 @@ from tracer_core.natives.tables import (
 )
 
 __all__ = [
-    "builtins", "classes", "containers", "copying", "descriptors", "functional", "higher_order", "iterators", "libraries",
-    "numbers", "objects", "operators", "ordered", "outside", "torch_functions", "torch_settings",
+    "builtins", "classes", "construction", "containers", "copying", "descriptors", "functional", "higher_order", "iterators",
+    "libraries", "numbers", "objects", "operators", "ordered", "outside", "torch_functions", "torch_settings",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.natives import stand_ins
-from tracer_core.natives.effects import CALLED_CODES, CALLED_TYPES, SHALLOW, breaks, declare, query, special
+from tracer_core.natives.effects import CALLED_CODES, CALLED_TYPES, breaks, query, special
 from tracer_core.natives.queries import applied
 from tracer_core.natives.tables.operators import call_attrgetter, call_itemgetter, call_methodcaller
 from tracer_core.provenance import is_constant
@@ -49,7 +49,6 @@ def partial_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 breaks("native_python", "a cache of results is made, which lives outside the program", [functools.lru_cache])
-declare(SHALLOW, [weakref.ref, weakref.proxy, weakref.getweakrefcount])
 
 
 # -- objects that are called ------------------------------------------------------------------------------
@@ -69,8 +68,10 @@ def _call_partial(tracer: Any, partial: Any, args: list[Any], kwargs: dict[str, 
 def _call_weakref(tracer: Any, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     value = reference()
     source = tracer.provenance.source_of(reference)
-    return value if source is None else tracer.provenance.read(
-        value, tracer.provenance.sources.make(source, "called"))  # fmt: skip
+    if source is None:
+        return value
+    tracer.provenance.follows_weakrefs = True
+    return tracer.provenance.read(value, tracer.provenance.sources.make(source, "called"))
 
 
 class _WithRest:

@@ -1,0 +1,74 @@
+"""``__init__`` of the built-in containers, as subclasses call it, and weak references."""
+
+from __future__ import annotations
+
+import collections
+import weakref
+from typing import Any
+
+from tracer_core.natives.effects import effect_of, special
+
+
+def _items(tracer: Any, args: list[Any]) -> list[Any]:
+    return tracer.spread(args[0]) if args else []  # type: ignore[no-any-return]
+
+
+@special(list.__init__)
+def list_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    target, *rest = args
+    items = _items(tracer, rest)
+    tracer.before_change(target)
+    list.__init__(target, items)
+
+
+@special(set.__init__)
+def set_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    target, *rest = args
+    items = tracer.call_value(set, rest, {})  # which compares the members as the program would
+    tracer.before_change(target)
+    set.__init__(target, items)
+
+
+@special(collections.deque.__init__)
+def deque_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    target, *rest = args
+    if not tracer.is_fresh(target):
+        tracer.break_graph("unsupported_mutation", "a deque is initialised again")
+    if "iterable" in kwargs:
+        rest = [kwargs.pop("iterable"), *rest]
+    collections.deque.__init__(target, _items(tracer, rest), *rest[1:], **kwargs)
+
+
+@special(dict.__init__, collections.OrderedDict.__init__)
+def dict_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _update(tracer, args[0], args[1:], kwargs)
+
+
+@special(collections.defaultdict.__init__)
+def defaultdict_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    target, *rest = args
+    if not tracer.is_fresh(target):
+        tracer.break_graph("unsupported_mutation", "a defaultdict is initialised again")
+    collections.defaultdict.__init__(target, *rest[:1])
+    _update(tracer, target, rest[1:], kwargs)
+
+
+def _update(tracer: Any, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    base = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
+    row = effect_of(base.update)
+    assert row is not None and row.handler is not None
+    row.handler(tracer, [target, *args], kwargs)
+
+
+@special(weakref.ref)
+def weak_reference(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """To an object that outlives the call anyway; when others die, a trace does not know."""
+    if args and tracer.is_fresh(args[0]) and not isinstance(args[0], type) and not _to_itself(tracer):
+        tracer.break_graph("finalizer", "a weak reference to a new object is made")
+    return weakref.ref(*args)
+
+
+def _to_itself(tracer: Any) -> bool:
+    """Whether a weak dictionary or set, being made, refers to itself."""
+    frame = tracer.frames[-1]
+    return frame.globals.get("__name__") in ("weakref", "_weakrefset") and frame.code.raw.co_name == "__init__"

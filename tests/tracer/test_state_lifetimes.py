@@ -1,0 +1,183 @@
+"""When objects die: finalizers and weak references see the same ends as in eager."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import torch
+
+import tracer_core
+from tests.tracer.twin import View, twin
+
+X, Y = torch.randn(3, 4), torch.randn(3, 4)
+
+
+def test_finalizer_of_a_temporary():
+    def make():
+        seen = []
+
+        class T:
+            def __init__(self, n):
+                self.n = n
+
+            def __del__(self):
+                seen.append(("died", self.n))
+
+        def f(x):
+            t = T(1)
+            seen.append("made")
+            del t
+            seen.append("after")
+            return x + 1
+
+        return f, View(lambda: list(seen))
+
+    twin(make, (X,), (X,), (Y,), graphs=1, kinds=("finalizer",))
+
+
+def test_finalizer_when_a_variable_is_set_again():
+    def make():
+        seen = []
+
+        class T:
+            def __del__(self):
+                seen.append("died")
+
+        def f(x):
+            t = T()
+            seen.append("one")
+            t = T()
+            seen.append("two")
+            t = None
+            seen.append("three")
+            return x + 1 if t is None else x
+
+        return f, View(lambda: list(seen))
+
+    twin(make, (X,), (X,), kinds=("finalizer",))
+
+
+def test_weak_reference_to_a_temporary():
+    def make():
+        class T:
+            pass
+
+        def f(x):
+            t = T()
+            r = weakref.ref(t)
+            alive = r() is t
+            del t
+            return x + 1, alive, r() is None
+
+        return f
+
+    twin(make, (X,), (X,), (Y,), graphs=1, kinds=("finalizer",))
+
+
+def test_weakref_finalize():
+    def make():
+        seen = []
+
+        class T:
+            pass
+
+        def f(x):
+            t = T()
+            weakref.finalize(t, seen.append, 1)
+            del t
+            return x + len(seen)
+
+        return f, seen
+
+    twin(make, (X,), (X,), (Y,))
+
+
+def test_weak_dictionary_of_counts():
+    def make():
+        class T:
+            pass
+
+        d, k = weakref.WeakKeyDictionary(), T()
+
+        def f(x):
+            d[k] = d.get(k, 0) + 1
+            return x * d[k]
+
+        return f, View(lambda: d[k])
+
+    twin(make, (X,), (X,), (Y,))
+
+
+def test_weak_reference_that_existed_and_then_dies():
+    def make():
+        class T:
+            k = 2
+
+        held = [T()]
+        r = weakref.ref(held[0])
+
+        def f(x):
+            t = r()
+            return x if t is None else x * t.k
+
+        return f, View(lambda: r() is None, held)
+
+    twin(make, (X,), (X,), lambda held: held.clear(), (X,), breaks=0, recompiles=1)
+
+
+def test_dictionary_read_by_objects():
+    def make():
+        class T:
+            pass
+
+        a, b = T(), T()
+        d = {a: 1, b: 2, (a, 3): 4}
+
+        def f(x):
+            d[b] = d[b] + 1
+            return x * d[a] + d[b] + d[a, 3]
+
+        return f, View(lambda: list(d.values()), (d, a))
+
+    twin(make, (X,), (X,), lambda w: w[0].update({w[1]: 7}), (Y,), breaks=0)
+
+
+def test_a_trace_lets_go_of_what_it_saw():
+    class Thing:
+        pass
+
+    def f(x, thing):
+        made = [thing, x]
+        return x + len(made)
+
+    compiled = tracer_core.compile(f, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        ends = []
+        for _ in range(3):
+            thing = Thing()
+            ends.append(weakref.ref(thing))
+            compiled(X, thing)
+            del thing
+        assert [end() for end in ends] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_a_trace_lets_go_of_its_tensors():
+    def f(x):
+        return x * 2 + 1
+
+    compiled = tracer_core.compile(f, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        x = torch.randn(5)
+        end = weakref.ref(x)
+        compiled(x)
+        del x
+        assert end() is None
+    finally:
+        gc.enable()
