@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import collections
+import types
 import weakref
 from typing import Any
 
-from tracer_core.natives.effects import effect_of, special
+from tracer_core.natives.effects import breaks, effect_of, special
 
 
 def _items(tracer: Any, args: list[Any]) -> list[Any]:
@@ -72,3 +73,26 @@ def _to_itself(tracer: Any) -> bool:
     """Whether a weak dictionary or set, being made, refers to itself."""
     frame = tracer.frames[-1]
     return frame.globals.get("__name__") in ("weakref", "_weakrefset") and frame.code.raw.co_name == "__init__"
+
+
+def _changes(function: Any) -> Any:
+    """A method that changes a weak dictionary or set. One that existed before loses members whenever they die, so
+    its old contents cannot be put back after the trace."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if not tracer.is_fresh(args[0]):
+            tracer.break_graph("finalizer", f"{function.__qualname__} of one that existed before")
+        frame = tracer.frame_of(function, args, kwargs)
+        return tracer.run_nested(frame)
+
+    return handler
+
+
+_CHANGING = ("__setitem__ __delitem__ pop popitem setdefault update clear add discard remove __ior__ __iand__ __isub__"
+             " __ixor__ difference_update intersection_update symmetric_difference_update").split()  # fmt: skip
+for _cls in (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet):
+    for _name in _CHANGING:
+        _method = _cls.__dict__.get(_name)
+        if isinstance(_method, types.FunctionType):
+            special(_method)(_changes(_method))
+breaks("finalizer", "it is called when an object dies", [weakref.finalize])
