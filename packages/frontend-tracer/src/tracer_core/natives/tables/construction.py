@@ -88,8 +88,10 @@ def _changes(function: Any) -> Any:
     return handler
 
 
-_CHANGING = ("__setitem__ __delitem__ pop popitem setdefault update clear add discard remove __ior__ __iand__ __isub__"
-             " __ixor__ difference_update intersection_update symmetric_difference_update").split()  # fmt: skip
+_CHANGING = (
+    "__setitem__", "__delitem__", "pop", "popitem", "setdefault", "update", "clear", "add", "discard", "remove", "__ior__",
+    "__iand__", "__isub__", "__ixor__", "difference_update", "intersection_update", "symmetric_difference_update",
+)  # fmt: skip
 for _cls in (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet):
     for _name in _CHANGING:
         _method = _cls.__dict__.get(_name)
