@@ -113,6 +113,15 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def zoo(session: nox.Session) -> None:
+    """More than a hundred small models: captured, equal to eager, first call beside torch.compile's. Resumable."""
+    install_torch(session)
+    install_packages(session)
+    install_models(session)
+    session.run("python", "-m", "benchmarks.zoo", *session.posargs)
+
+
+@nox.session
 def package(session: nox.Session) -> None:
     """Builds every wheel, installs them into an empty environment, and uses them there."""
     wheels = ROOT / "dist"

@@ -104,7 +104,7 @@ class Store:
             "machine": facts,
             "rows": {},
         }
-        self._again = again
+        self.again = again
         if self._keep and self.path.exists():
             self._document = json.loads(self.path.read_text(encoding="utf-8"))
 
@@ -120,17 +120,21 @@ class Store:
         A `Failed` becomes a row ``{"failed": text}``, which is measured again the next time.
         """
         stored = self.rows.get(key)
-        if stored is not None and not self._again and "failed" not in stored:
+        if stored is not None and not self.again and "failed" not in stored:
             return stored, True
         try:
             row = measure()
         except Failed as error:
             row = {"failed": str(error)}
+        self.put(key, row)
+        return row, False
+
+    def put(self, key: str, row: dict[str, Any]) -> None:
+        """Stores a row, with the time and the machine's load."""
         row["when"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         row["load"] = round(os.getloadavg()[0], 1)
         self.rows[key] = row
         self._save()
-        return row, False
 
     def _save(self) -> None:
         if not self._keep:

@@ -19,14 +19,16 @@ _SEED = 41
 @dataclass(frozen=True, slots=True)
 class Animal:
     """name: of the architecture. library: transformers, timm or torchvision. build(): the module. feed(): keyword
-    arguments of one call, or a tuple of positional ones; random. breaks: why graphs are expected to break, by
-    mode ("eval", "train"), for models that cannot be one graph. train: whether it has a training forward."""
+    arguments of one call, or a tuple of positional ones; random. breaks: why graphs have to break, for models
+    that cannot be one graph. settles: what the first call leaves behind that the second finds (a cache is filled, hooks
+    are installed): such a model is called once before it is compiled. train: whether it has a training forward."""
 
     name: str
     library: str
     build: Callable[[], Any]
     feed: Callable[[], Any]
     breaks: str = ""
+    settles: str = ""
     train: bool = True
 
     def module(self, train: bool) -> torch.nn.Module:
@@ -35,7 +37,12 @@ class Animal:
 
         torch.manual_seed(_SEED)
         made: torch.nn.Module = self.build()
-        return made.train(train)
+        made.train(train)
+        if self.settles:
+            args, kwargs = self.inputs(-1)
+            with torch.no_grad():
+                made(*args, **kwargs)
+        return made
 
     def inputs(self, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments of call `number`."""

@@ -110,15 +110,20 @@ def _build(model: str, config: str, **parts: Any) -> Callable[[], Any]:
     return build
 
 
-def _row(name: str, model: str, config: str, feed: Callable[[], Any], *, breaks: str = "", train: bool = True,
-         **settings: Any) -> Animal:  # fmt: skip
-    return Animal(name, "transformers", _build(model, config, **settings), feed, breaks=breaks, train=train)
+def _row(name: str, model: str, config: str, feed: Callable[[], Any], *, breaks: str = "",
+         settles: str = "", **settings: Any) -> Animal:  # fmt: skip
+    return Animal(
+        name, "transformers", _build(model, config, **settings), feed, breaks=breaks, settles=settles
+    )
 
 
 _WAV = dict(
     _SIZES, vocab_size=32, conv_dim=(16, 16), conv_stride=(4, 4), conv_kernel=(8, 8), num_feat_extract_layers=2,
     num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=2, mask_time_length=2,
+    layerdrop=0.0,
 )  # fmt: skip
+_HOOKS = "hooks are installed at the first call"
+_CACHE = "a cache of biases is filled at the first call"
 _CLIP_TEXT = dict(_TEXT, projection_dim=16, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 _RESNET = ("ResNetConfig", dict(embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1],
            out_features=["stage2", "stage3", "stage4"]))  # fmt: skip
@@ -138,13 +143,13 @@ ANIMALS: tuple[Animal, ...] = (
     _row("swinv2", "Swinv2Model", "Swinv2Config", pixels(), image_size=32, patch_size=2, embed_dim=16, depths=[2, 2],
          num_heads=[2, 4], window_size=4),
     _row("convnext", "ConvNextModel", "ConvNextConfig", pixels(), hidden_sizes=[8, 16], depths=[1, 1], num_stages=2),
-    _row("segformer", "SegformerForSemanticSegmentation", "SegformerConfig", pixels(64), depths=[1, 1, 1, 1],
+    _row("segformer", "SegformerForSemanticSegmentation", "SegformerConfig", pixels(64), settles=_HOOKS, depths=[1, 1, 1, 1],
          hidden_sizes=[8, 16, 24, 32], num_attention_heads=[1, 2, 2, 4], decoder_hidden_size=16),
     _row("detr", "DetrForObjectDetection", "DetrConfig", pixels(64),
          **(_DETR | dict(backbone_config=_RESNET))),
     _row("conditional_detr", "ConditionalDetrModel", "ConditionalDetrConfig", pixels(64),
          **(_DETR | dict(backbone_config=_RESNET))),
-    _row("dpt", "DPTForDepthEstimation", "DPTConfig", pixels(), is_hybrid=False, neck_hidden_sizes=[8, 8, 8, 8],
+    _row("dpt", "DPTForDepthEstimation", "DPTConfig", pixels(), settles=_HOOKS, is_hybrid=False, neck_hidden_sizes=[8, 8, 8, 8],
          fusion_hidden_size=8, backbone_out_indices=[0, 1, 2, 3], **(_VIT | dict(num_hidden_layers=4))),
     _row("clip", "CLIPModel", "CLIPConfig", pixels_and_tokens(), projection_dim=16,
          text_config=_CLIP_TEXT, vision_config=dict(_VIT, projection_dim=16)),
@@ -171,10 +176,10 @@ ANIMALS: tuple[Animal, ...] = (
     _row("time_series_transformer", "TimeSeriesTransformerModel", "TimeSeriesTransformerConfig", _series,
          prediction_length=6, context_length=15, lags_sequence=[1, 2, 7], num_time_features=2, d_model=16,
          encoder_layers=2, decoder_layers=2, encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=24,
-         decoder_ffn_dim=24),
+         decoder_ffn_dim=24, encoder_layerdrop=0.0, decoder_layerdrop=0.0),
     _row("patchtst", "PatchTSTModel", "PatchTSTConfig", _patches, num_input_channels=3, context_length=32,
          patch_length=8, patch_stride=8, d_model=16, num_attention_heads=4, num_hidden_layers=2, ffn_dim=24),
-    _row("levit", "LevitModel", "LevitConfig", pixels(64), image_size=64, hidden_sizes=[16, 24, 32],
+    _row("levit", "LevitModel", "LevitConfig", pixels(64), settles=_CACHE, image_size=64, hidden_sizes=[16, 24, 32],
          num_attention_heads=[1, 2, 4], depths=[1, 1, 1], key_dim=[8, 8, 8]),
     _row("mobilevit", "MobileViTModel", "MobileViTConfig", pixels(64), image_size=64, hidden_sizes=[16, 24, 32],
          neck_hidden_sizes=[8, 8, 16, 16, 24, 24, 32]),

@@ -118,3 +118,118 @@ def test_locals_live_across_a_break_when_they_are_asked_for() -> None:
         return y * locals()["scale"]
 
     same(fn, (X,), (X + 1,), kinds=("side_effect_native", "native_python"))
+
+
+# -- layer drop ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operator", "rate", "breaks"),
+    [("<", 0.0, 0), ("<", 1.0, 0), (">=", 0, 0), (">", 1.5, 0), ("<=", -1, 0), ("<", 0.5, 1), ("<=", 0.0, 1)],
+)
+def test_a_random_number_beside_a_bound_of_its_range(operator: str, rate: float, breaks: int) -> None:
+    names: dict[str, Any] = {}
+    exec(
+        "def fn(x):\n"
+        "    drop = torch.rand([])\n"
+        f"    if drop {operator} {rate}:\n"
+        "        return x + drop\n"
+        "    return x * 2\n",
+        {"torch": torch},
+        names,
+    )
+    same(names["fn"], (X,), (X + 1,), breaks=breaks, recompiles=0)
+
+
+def test_a_random_number_that_was_changed_has_no_known_range() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        drop = torch.rand([])
+        drop.sub_(2.0)
+        below = drop < 0.0
+        if below:
+            return x + 1
+        return x - 1
+
+    same(fn, (X,), kinds=("data_dependent_branch",))
+
+
+def test_a_comparison_that_was_changed_is_asked() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        below = torch.rand([]) < 0.0
+        below.logical_not_()
+        return x + 1 if below else x - 1
+
+    same(fn, (X,), kinds=("data_dependent_branch",))
+
+
+def test_layers_that_are_never_dropped_are_one_graph() -> None:
+    class Encoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(3, 3) for _ in range(3))
+            self.layerdrop = 0.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                skip = self.training and (torch.rand([]) < self.layerdrop)
+                if not skip:
+                    x = layer(x).relu()
+            return x
+
+    def make() -> Any:
+        torch.manual_seed(0)
+        model = Encoder()
+        return model, model
+
+    twin(make, (X,), (X * 2,), lambda model: model.eval(), (X,), graphs=2, breaks=0)
+
+
+# -- checks and leaves --------------------------------------------------------------------------------
+
+
+def test_checks_of_numbers_and_sizes() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        torch._check(x.shape[0] * 3 == x.numel(), lambda: f"not {x.shape}")
+        torch._check(x.dim() == 2)
+        return x + 1
+
+    same(fn, (X,), (torch.ones(4, 3),), (torch.ones(5, 3),), graphs=2)
+
+
+def test_a_check_that_fails_raises_its_message() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        torch._check(x.dim() == 3, lambda: f"{x.dim()} dimensions")
+        return x + 1
+
+    same(fn, (X,), (torch.ones(1, 2, 3),), breaks=None)
+
+
+def test_an_intermediate_that_is_made_a_leaf() -> None:
+    class Extractor(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = torch.nn.Conv1d(1, 2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = x[:, None]
+            if self.training:
+                hidden.requires_grad = True
+            return torch.nn.functional.gelu(self.conv(hidden))
+
+    def make() -> Any:
+        torch.manual_seed(0)
+        model = Extractor()
+        return model, model
+
+    seen = twin(make, (X,), (X * 2,), graphs=1, breaks=0)
+    seen.results[-1].sum().backward()
+
+
+def test_a_leaf_outside_of_grad_mode_is_not_recorded() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            y = x * 2
+            y.requires_grad = True
+        return y * 3
+
+    same(fn, (X,), (X + 1,), kinds=("tensor_metadata_mutation",))

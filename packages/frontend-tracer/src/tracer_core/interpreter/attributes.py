@@ -468,6 +468,9 @@ class Attributes(TraceState):
             self.generic_setattr(obj, name, value)
 
     def _set_tensor_attribute(self, tensor: torch.Tensor, name: str, value: Any) -> None:
+        if name == "requires_grad" and value is True and self._may_require_grad(tensor):
+            self.recorder.require_grad(tensor)
+            return
         if self._static(torch.Tensor, name) is not _ABSENT:
             self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is set")
         if torch_private.is_fake(tensor):
@@ -479,6 +482,17 @@ class Attributes(TraceState):
     def attributes_of(self, tensor: torch.Tensor) -> dict[str, Any]:
         """What the program set on an intermediate tensor."""
         return self.tensor_attributes.get(id(tensor), {})
+
+    @staticmethod
+    def _may_require_grad(tensor: torch.Tensor) -> bool:
+        """Whether a tensor is an intermediate that becomes a leaf of autograd's graph, which is being recorded."""
+        return (
+            torch_private.is_fake(tensor)
+            and torch.is_grad_enabled()
+            and tensor.is_leaf
+            and not tensor.requires_grad
+            and tensor.is_floating_point()
+        )
 
     def set_class_attribute(self, cls: type, name: str, value: Any) -> None:
         """type.__setattr__; value: ABSENT deletes."""

@@ -327,6 +327,9 @@ class Operations(Attributes):
         if value is True or value is False or value is None:
             return value is True
         if isinstance(value, torch.Tensor):
+            known = self.recorder.ranges.truth(value)
+            if known is not None:
+                return known
             self.break_graph("data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}")
         if isinstance(value, _CONTAINERS):
             method = self.python_method(value, "__bool__") or self.python_method(value, "__len__")

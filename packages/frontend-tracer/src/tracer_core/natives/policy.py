@@ -29,6 +29,8 @@ _NATIVE_MODULES = frozenset(
     {"torch.nn.functional", "torch.functional", "torch._linalg_utils", "torch._lowrank", "torch.overrides",
      "torch._meta_registrations", "torch._refs", "torch.fft", "torch.special", "torch._tensor"}
 )  # fmt: skip
+#: Functions that run natively although their module's do not: torch._check asks one whether a size is as told.
+_NATIVE_FUNCTIONS = frozenset({"torch.fx.experimental.symbolic_shapes.expect_true"})
 #: Packages whose Python code ends the graph, with the kind of break.
 _BREAK_PACKAGES: dict[str, str] = {
     "torch.autograd": "autograd_in_graph",
@@ -117,6 +119,8 @@ def decide(function: types.FunctionType) -> tuple[Decision, str, str]:
     package = module
     while package:
         kind = _BREAK_PACKAGES.get(package)
+        if kind is not None and f"{module}.{function.__qualname__}" in _NATIVE_FUNCTIONS:
+            return Decision.NATIVE, "", ""
         if kind is not None and f"{module}.{function.__qualname__}" not in _INLINE_FUNCTIONS:
             return Decision.BREAK, kind, f"{module}.{function.__qualname__} is not traced into"
         package = package.rpartition(".")[0]

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from tracer_core import settings, torch_private
 from tracer_core.recorder.fake import Fakes, writes
+from tracer_core.recorder.ranges import Ranges
 from tracer_core.recorder.refusals import refusal
 from tracer_core.segments.breaks import Break, Restart
 from tracer_core.source import Source
@@ -73,6 +74,7 @@ class Recorder:
         self._names: set[str] = set()
         self._last_placeholder: torch.fx.Node | None = None
         self.mode = _Mode(self)
+        self.ranges = Ranges()
         self.values_needed, self.shapes_needed = torch_private.data_dependent_failures()
 
     # -- inputs --
@@ -166,6 +168,11 @@ class Recorder:
             result = _without_weights(result, args, kwargs)
         return self._record(func, fake_args, fake_kwargs, result, written)
 
+    def require_grad(self, fake: Any) -> None:
+        """An intermediate becomes a leaf of autograd's graph: ``x.requires_grad = True``."""
+        self._emit(torch.Tensor.requires_grad_, (fake,), {}).meta["val"] = fake
+        fake.requires_grad_(True)
+
     def _faked(self, value: Any, given: list[Any]) -> Any:
         """A structure with fakes in place of its tensors, which are added to `given`."""
         kind = type(value)
@@ -196,6 +203,7 @@ class Recorder:
             node = self._emit(func, args, kwargs)
             node.meta["val"] = result
             self._bind_result(result, node)
+            self.ranges.note(func, args, kwargs, result)
             return self._to_real(result)
         leaves = pytree.tree_leaves(result)
         if not written and not any(
