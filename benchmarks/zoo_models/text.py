@@ -74,7 +74,8 @@ def _own(name: str, model: str, config: str, feed: Callable[[], Any] | None = No
 
 _BART = dict(
     vocab_size=_VOCABULARY, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-    decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=64, encoder_layerdrop=0.0, decoder_layerdrop=0.0,
+    decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, max_position_embeddings=64,
+    encoder_layerdrop=0.0, decoder_layerdrop=0.0,
 )  # fmt: skip
 _T5 = dict(vocab_size=_VOCABULARY, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4)
 _ROUTED = "the experts of each token are chosen by values"
@@ -93,7 +94,8 @@ ANIMALS: tuple[Animal, ...] = (
     _own("funnel", "FunnelModel", "FunnelConfig", vocab_size=_VOCABULARY, block_sizes=[1, 1], num_decoder_layers=1,
          d_model=32, n_head=4, d_head=8, d_inner=48),
     _row("big_bird", "BigBird", attention_type="original_full"),
-    _row("longformer", "Longformer", tokens(16), breaks="is any attention global? (.item())", attention_window=8, max_position_embeddings=80),
+    _row("longformer", "Longformer", tokens(16), breaks="is any attention global? (.item())",
+         attention_window=8, max_position_embeddings=80),
     _row("camembert", "Camembert", head="ForTokenClassification"),
     _row("fnet", "FNet", only_tokens()),
     _row("modernbert", "ModernBert", pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2),
@@ -139,7 +141,8 @@ ANIMALS: tuple[Animal, ...] = (
          num_hidden_layers=2, state_size=8, use_associative_scan=False),
     _own("mamba2", "Mamba2ForCausalLM", "Mamba2Config", only_tokens(), vocab_size=_VOCABULARY, hidden_size=32,
          num_hidden_layers=2, state_size=8, num_heads=4, head_dim=16, n_groups=1, chunk_size=8),
-    _own("rwkv", "RwkvForCausalLM", "RwkvConfig", only_tokens(), settles="layers are rescaled at the first call", vocab_size=_VOCABULARY, hidden_size=32,
+    _own("rwkv", "RwkvForCausalLM", "RwkvConfig", only_tokens(), settles="layers are rescaled at the first call",
+         vocab_size=_VOCABULARY, hidden_size=32,
          num_hidden_layers=2, attention_hidden_size=32, intermediate_size=48, context_length=64),
     _own("recurrent_gemma", "RecurrentGemmaForCausalLM", "RecurrentGemmaConfig", vocab_size=_VOCABULARY, hidden_size=32,
          num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1, intermediate_size=48, lru_width=32,

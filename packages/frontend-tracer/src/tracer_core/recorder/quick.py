@@ -86,13 +86,10 @@ def _classify(func: Any) -> _Kind:
     aliased = [argument for argument in schema.arguments if argument.alias_info is not None]
     if not aliased and returns and returns <= {"Tensor", "List[Tensor]"}:
         return _Kind.FRESH
-    first = schema.arguments[0] if schema.arguments else None
-    if (
-        aliased == [first]
-        and first.alias_info.is_write
-        and returns == {"Tensor"}
-        and len(schema.returns) == 1
-    ):
+    only = (
+        aliased[0].alias_info if len(aliased) == 1 and aliased[0].name == schema.arguments[0].name else None
+    )
+    if only is not None and only.is_write and [str(value.type) for value in schema.returns] == ["Tensor"]:
         return _Kind.INPLACE
     return _Kind.OTHER
 
