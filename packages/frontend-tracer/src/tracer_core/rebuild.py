@@ -28,6 +28,7 @@ import torch
 
 from tracer_core.interpreter.frame import NULL, Unread
 from tracer_core.interpreter.generators import HOST_ITERATORS
+from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.rebuild_objects import CannotRebuild, ObjectRebuilder, base_of
 from tracer_core.remake import (
@@ -362,6 +363,8 @@ class Rebuilder(ObjectRebuilder):
         if kind.__module__ not in _C_MODULES and not _is_stand_in(obj):
             raise self._no_way(obj)
         try:
+            if isinstance(obj, ARRAY) and obj.base is not None:  # type: ignore[attr-defined]
+                raise CannotRebuild("a view of an array")
             described = obj.__reduce_ex__(4)
         except Exception as error:
             raise self._no_way(obj) from error
@@ -405,7 +408,7 @@ _IMMUTABLE = (re.Pattern, re.Match, types.GenericAlias, types.UnionType, torch.f
 #: Modules of C types whose description for pickle is complete and made without user code.
 _C_MODULES = frozenset(
     {"builtins", "itertools", "functools", "operator", "_operator", "collections", "datetime", "decimal", "types",
-     "torch.return_types", "torch", "fractions", "zoneinfo", "uuid"}
+     "torch.return_types", "torch", "fractions", "zoneinfo", "uuid", "numpy", "numpy.dtypes"}
 )  # fmt: skip
 _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     list: Rebuilder._list,

@@ -18,6 +18,7 @@ from tracer_core import torch_private
 from tracer_core.effects import MISSING
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter.state import TraceState
+from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import is_constant
 from tracer_core.source import Source
 
@@ -28,6 +29,7 @@ _NATIVE_GETTERS = (
 )  # fmt: skip
 _MODULE_GETATTR = torch.nn.Module.__getattr__
 _HEAP_TYPE = 1 << 9
+_ARRAY_VIEWS = frozenset({"T", "mT", "real", "imag", "flat", "base", "data"})
 #: Attributes that type computes from the class's own entries.
 _CLASS_ENTRIES = frozenset({"__doc__", "__module__", "__annotations__"})
 #: Attributes of tensors that change from call to call, or say how autograd made the tensor.
@@ -420,6 +422,8 @@ class Attributes(TraceState):
             value = self._instance_entry(obj, name)
             if value is not _ABSENT:
                 return value
+        if isinstance(obj, ARRAY) and self.is_fresh(obj) and name in _ARRAY_VIEWS:
+            self.break_graph("unknown_native", f"a view of an array: .{name}")
         value = getattr(obj, name)
         source = self.provenance.source_of(obj)
         if source is None or self.effects.attribute(obj, raw) is not None:

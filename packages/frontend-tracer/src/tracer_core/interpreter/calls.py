@@ -25,7 +25,15 @@ from tracer_core.interpreter.frame import NULL, Frame
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.interpreter.operations import Operations
 from tracer_core.natives import libraries, policy, reading
-from tracer_core.natives.effects import CALLED_CODES, CALLED_TYPES, Effect, EffectKind, effect_of, unbound
+from tracer_core.natives.effects import (
+    CALLED_CODES,
+    CALLED_PACKAGES,
+    CALLED_TYPES,
+    Effect,
+    EffectKind,
+    effect_of,
+    unbound,
+)
 from tracer_core.provenance import is_constant
 from tracer_core.recorder.refusals import refusal
 from tracer_core.segments.breaks import Break, Restart, RunNatively
@@ -159,7 +167,8 @@ class Calls(Operations):
         row = effect_of(function)
         if row is not None:
             return self.apply_effect(row, function, args, kwargs)
-        handler = CALLED_CODES.get(function.__code__)
+        package = function.__globals__.get("__name__", "").partition(".")[0]
+        handler = CALLED_CODES.get(function.__code__) or CALLED_PACKAGES.get(package)
         if handler is not None:
             return handler(self, function, args, kwargs)
         decision, kind, reason = policy.decide(function)

@@ -23,6 +23,7 @@ from tracer_core.interpreter import objects
 from tracer_core.interpreter.answers import Answer
 from tracer_core.interpreter.attributes import ABSENT, Attributes, has_python
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator
+from tracer_core.numpy_types import ARRAY, DTYPE
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
 
 _BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
@@ -120,6 +121,8 @@ class Operations(Attributes):
 
     def _check_native_operand(self, value: Any) -> None:
         cls = type(value)
+        if isinstance(value, (*ARRAY, *DTYPE)) and self.is_fresh(value):
+            return  # made here, of plain data
         if cls.__flags__ & (1 << 9) or cls.__module__ not in (
             "builtins",
             "types",
@@ -431,6 +434,8 @@ class Operations(Attributes):
         if isinstance(container, (*_CONTAINERS, str, bytes, range)) or type(container).__module__ in (
             "typing", "types", "collections"):  # fmt: skip
             return container[key]
+        if isinstance(container, ARRAY) and self.is_fresh(container) and is_constant(key):
+            return self.born(container[key])
         if type(container) is types.MappingProxyType:
             return self.call_value(types.MappingProxyType.__getitem__, [container, key], {})
         self.break_graph("unknown_native", f"subscript of a {type(container).__name__}")
@@ -526,6 +531,8 @@ class Operations(Attributes):
         self.expand(value)
         if isinstance(value, _CONTAINERS) or type(value).__name__ in _VIEW_NAMES:
             return iter(value)
+        if isinstance(value, ARRAY) and self.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]
+            return iter(list(value))  # type: ignore[call-overload]
         self.break_graph(
             "unknown_native", f"iteration over a {type(value).__module__}.{type(value).__name__}"
         )

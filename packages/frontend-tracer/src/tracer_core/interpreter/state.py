@@ -86,6 +86,10 @@ class TraceState(Machine):
         """``error.__traceback__``, which can be carried out of the trace only with the exception."""
         raise NotImplementedError
 
+    def born(self, result: Any) -> Any:
+        """Notes where native code made an object."""
+        raise NotImplementedError
+
     def made_here(self, function: Any) -> bool:
         """Whether the trace itself made this function."""
         raise NotImplementedError

@@ -70,6 +70,8 @@ def special(*callables: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
 #: type of a callable object, or code of a Python function -> handler(tracer, callable, args, kwargs).
 CALLED_TYPES: dict[type, Callable[..., Any]] = {}
 CALLED_CODES: dict[types.CodeType, Callable[..., Any]] = {}
+#: package -> handler(tracer, function, args, kwargs) of its Python functions.
+CALLED_PACKAGES: dict[str, Callable[..., Any]] = {}
 
 
 def query(tracer: Any, function: Any) -> Any:

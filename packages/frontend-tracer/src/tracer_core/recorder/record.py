@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tracer_core import settings, torch_private
+from tracer_core.numpy_types import SCALARS
 from tracer_core.recorder.fake import Fakes, writes
 from tracer_core.recorder.ranges import Ranges
 from tracer_core.recorder.refusals import refusal
@@ -269,8 +270,10 @@ class Recorder:
             return {key: self.argument(v) for key, v in value.items()}
         if isinstance(value, slice):
             return slice(*(self.argument(v) for v in (value.start, value.stop, value.step)))
-        if isinstance(value, _SIMPLE):
+        if isinstance(value, _SIMPLE) and type(value) not in SCALARS:
             return value
+        if type(value) in SCALARS:
+            return value.item()  # to an operator a number of NumPy is a number
         if isinstance(value, (torch._ops.OpOverload, torch.fx.Node)) or type(value).__module__ == "builtins":
             if callable(value) or isinstance(value, range):
                 return value

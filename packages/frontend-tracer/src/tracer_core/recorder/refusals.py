@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from tracer_core.numpy_types import SCALARS
+
 _VALUE = "data_dependent_value"
 _META = "tensor_metadata_mutation"
 _GRAD = "autograd_in_graph"
@@ -66,11 +68,20 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
     return kind, f"{owner}{name}()"
 
 
+def _holds_scalar(value: Any) -> bool:
+    """Whether a number of NumPy, whose type decides the tensor's, is in what a tensor is made of."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_scalar, value))
+    return type(value) in SCALARS
+
+
 def _from_outside(name: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
     """Tensors made of numbers and lists are captured; of arrays and buffers they are not."""
     data = args[0] if args else None
     if isinstance(data, (list, tuple)) and any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(data)):
         return "data_dependent_value", f"{name}() of a list of tensors reads their values"
+    if _holds_scalar(data):
+        return "unsupported_value", f"{name}() of a number of NumPy, whose type decides the tensor's"
     if isinstance(data, _PLAIN) and name not in ("from_numpy", "frombuffer", "from_dlpack"):
         return None
     if not args and name in ("tensor", "as_tensor", "asarray", "new_tensor"):

@@ -23,6 +23,7 @@ from tracer_core.effects import Change
 from tracer_core.guards.guard import Guard, GuardKind, data_of, same_objects
 from tracer_core.guards.stamp import Checked
 from tracer_core.interpreter.frame import NULL
+from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import end_is_seen
 from tracer_core.rebuild import Rebuilder
 from tracer_core.segments.replay import NAMES, replay
@@ -35,7 +36,7 @@ _READ_ONLY = (types.CodeType, types.MethodType, partial, property, slice, range,
 _FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError)"
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 #: Roots of a state that are checked anew on every call.
-DIRECT_ROOTS = (list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType, types.CellType, *_LITERALS,
+DIRECT_ROOTS = (*ARRAY, list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType, types.CellType, *_LITERALS,
                  float, complex, torch.dtype, torch.device)  # fmt: skip
 
 

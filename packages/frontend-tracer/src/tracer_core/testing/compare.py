@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.numpy_types import ARRAY
 
 
 class Mismatch(AssertionError):
@@ -69,6 +70,9 @@ def _children(value: Any) -> list[tuple[str, Any]] | None:
 
 
 def _compare_values(expected: Any, actual: Any, path: str) -> None:
+    if isinstance(expected, ARRAY):
+        _compare_arrays(expected, actual, path)
+        return
     if expected is actual or expected == actual:
         return
     if isinstance(expected, float) and (
@@ -78,6 +82,12 @@ def _compare_values(expected: Any, actual: Any, path: str) -> None:
     if type(expected).__eq__ is object.__eq__ and hasattr(expected, "__dict__"):  # type: ignore[comparison-overlap]
         return  # an object without equality: its type is all that can be compared
     raise Mismatch(path, f"{actual!r}, expected {expected!r}")
+
+
+def _compare_arrays(expected: Any, actual: Any, path: str) -> None:
+    same = expected.dtype == actual.dtype and expected.shape == actual.shape
+    if not same or expected.tobytes() != actual.tobytes():
+        raise Mismatch(path, f"{actual!r}, expected {expected!r}")
 
 
 def compare_tensors(expected: torch.Tensor, actual: torch.Tensor, tolerance: Tolerance, path: str) -> None:

@@ -1,6 +1,7 @@
 """The rows of the effect table, by library. Importing this package fills `effects.EFFECTS`."""
 
 from tracer_core.natives.tables import (
+    arrays,
     builtins,
     classes,
     construction,
