@@ -26,40 +26,12 @@ FUNCTIONS: tuple[type, ...] = ()
 MAKERS: tuple[Any, ...] = ()
 METHODS: tuple[Any, ...] = ()
 #: Names of functions and methods that reach outside, or read how numbers are printed.
-OUTSIDE = frozenset(
-    [
-        "save",
-        "savez",
-        "savez_compressed",
-        "savetxt",
-        "array2string",
-        "array_repr",
-        "array_str",
-        "tofile",
-        "dump",
-        "dumps",
-        "genfromtxt",
-        "loadtxt",
-        "load",
-        "fromfile",
-        "fromregex",
-        "set_printoptions",
-        "get_printoptions",
-        "printoptions",
-        "seterr",
-        "geterr",
-        "seterrcall",
-        "geterrcall",
-        "setbufsize",
-        "show_config",
-        "show_runtime",
-        "info",
-        "get_include",
-        "test",
-        "empty",
-        "empty_like",
-    ]
-)
+_OUTSIDE = """
+    save savez savez_compressed savetxt array2string array_repr array_str tofile dump dumps genfromtxt loadtxt load
+    fromfile fromregex set_printoptions get_printoptions printoptions seterr geterr seterrcall geterrcall setbufsize
+    show_config show_runtime info get_include test empty empty_like
+"""
+OUTSIDE = frozenset(_OUTSIDE.split())
 #: Modules of NumPy with hidden state.
 NOT_PURE = ("numpy.random", "numpy.testing", "numpy.f2py", "numpy.ctypeslib", "numpy._pytesttester")
 _NO_NUMBERS = ("void", "object_", "str_", "bytes_", "record", "datetime64", "timedelta64")

@@ -435,7 +435,7 @@ class Operations(Attributes):
             "typing", "types", "collections"):  # fmt: skip
             return container[key]
         if isinstance(container, ARRAY) and self.is_fresh(container) and is_constant(key):
-            return self.born(container[key])
+            return self.born(container[key])  # type: ignore[index]
         if type(container) is types.MappingProxyType:
             return self.call_value(types.MappingProxyType.__getitem__, [container, key], {})
         self.break_graph("unknown_native", f"subscript of a {type(container).__name__}")

@@ -272,8 +272,8 @@ class Recorder:
             return slice(*(self.argument(v) for v in (value.start, value.stop, value.step)))
         if isinstance(value, _SIMPLE) and type(value) not in SCALARS:
             return value
-        if type(value) in SCALARS:
-            return value.item()  # to an operator a number of NumPy is a number
+        if type(value) in SCALARS and isinstance(number := value.item(), (bool, int, float)):
+            return number  # to an operator a number of NumPy is a number
         if isinstance(value, (torch._ops.OpOverload, torch.fx.Node)) or type(value).__module__ == "builtins":
             if callable(value) or isinstance(value, range):
                 return value

@@ -22,6 +22,6 @@ from tracer_core.natives.tables import (
 )
 
 __all__ = [
-    "builtins", "classes", "construction", "containers", "copying", "descriptors", "functional", "higher_order", "iterators",
-    "libraries", "numbers", "objects", "operators", "ordered", "outside", "torch_functions", "torch_settings",
+    "arrays", "builtins", "classes", "construction", "containers", "copying", "descriptors", "functional", "higher_order",
+    "iterators", "libraries", "numbers", "objects", "operators", "ordered", "outside", "torch_functions", "torch_settings",
 ]  # fmt: skip

@@ -24,8 +24,9 @@ def plain_data(tracer: Any, value: Any, depth: int = 6) -> bool:
     """Whether NumPy may read a value while tracing."""
     if is_constant(value) or isinstance(value, (type, *numpy_types.FUNCTIONS, *numpy_types.DTYPE)):
         return True
+    held: Any = value
     if isinstance(value, ARRAY):
-        return type(value) is ARRAY[0] and bool(tracer.is_fresh(value)) and value.dtype != object
+        return type(value) is ARRAY[0] and bool(tracer.is_fresh(value)) and held.dtype != object
     if type(value) in _CONTAINERS and depth:
         items = [*value.keys(), *value.values()] if type(value) is dict else value
         return all(plain_data(tracer, item, depth - 1) for item in items)
