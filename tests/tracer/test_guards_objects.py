@@ -25,7 +25,7 @@ class Layer(torch.nn.Module):
         self.index = index
         self.linear = torch.nn.Linear(4, width)
 
-    @tracer_core.compile(backend="eager")
+    @tracer_core.compile(backend="eager", dynamic=False)
     def forward(self, x):
         return self.linear(x) + self.index
 
@@ -115,7 +115,7 @@ def test_the_limit_of_one_object_leaves_the_others_alone():
             super().__init__()
             self.mode = 0
 
-        @tracer_core.compile(backend="eager")
+        @tracer_core.compile(backend="eager", dynamic=False)
         def forward(self, x):
             return x * self.mode
 
@@ -135,7 +135,7 @@ def test_the_limit_of_one_object_leaves_the_others_alone():
 
 
 def test_variants_of_objects_that_are_gone_count():
-    fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager")
+    fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager", dynamic=False)
     with CaptureCounter() as counter, pytest.warns(RecompileLimitWarning):
         for i in range(20):
             compare(X * i, fast(Box(k=i), X))
@@ -146,7 +146,7 @@ def test_the_overall_bound(monkeypatch):
     monkeypatch.setattr("tracer_core.runtime.MOST_VARIANTS", 10)
     monkeypatch.setattr(variants, "MOST_VARIANTS", 10)
     boxes = [Box(k=i) for i in range(15)]
-    fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager")
+    fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager", dynamic=False)
     with CaptureCounter() as counter, pytest.warns(RecompileLimitWarning):
         for _ in range(2):
             for b in boxes:
@@ -184,7 +184,7 @@ def test_objects_that_take_no_weak_references():
     class S:
         __slots__ = ("k",)
 
-    fast = tracer_core.compile(lambda s, x: x * s.k, backend="eager")
+    fast = tracer_core.compile(lambda s, x: x * s.k, backend="eager", dynamic=False)
     made = []
     for i in range(5):
         s = S()
@@ -197,7 +197,7 @@ def test_objects_that_take_no_weak_references():
 
 def test_the_object_is_not_the_first_argument(no_warnings):
     boxes = [Box(k=i) for i in range(20)]
-    fast = tracer_core.compile(lambda x, n, b: x * b.k + n, backend="eager")
+    fast = tracer_core.compile(lambda x, n, b: x * b.k + n, backend="eager", dynamic=False)
     with CaptureCounter() as counter:
         for _ in range(2):
             for b in boxes:
@@ -207,7 +207,7 @@ def test_the_object_is_not_the_first_argument(no_warnings):
 
 def test_an_object_given_by_name(no_warnings):
     boxes = [Box(k=i) for i in range(20)]
-    fast = tracer_core.compile(lambda x, b=None: x * b.k, backend="eager")
+    fast = tracer_core.compile(lambda x, b=None: x * b.k, backend="eager", dynamic=False)
     with CaptureCounter() as counter:
         for _ in range(2):
             for b in boxes:

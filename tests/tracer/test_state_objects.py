@@ -188,7 +188,7 @@ def test_slots_counted():
 
         return f, View(lambda: slots_of(p))
 
-    twin(make, (X,), (X,), (Y,), breaks=0, recompiles=2)
+    twin(make, (X,), (X,), (Y,), breaks=0, recompiles=1)
 
 
 def test_slot_tensor_replaced():

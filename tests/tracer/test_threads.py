@@ -152,7 +152,7 @@ def test_an_object_of_each_thread():
     def program(b, x):
         return x * b.k
 
-    fast = tracer_core.compile(program, backend="eager")
+    fast = tracer_core.compile(program, backend="eager", dynamic=False)
     boxes = [Box(k=float(i)) for i in range(THREADS)]
     with CaptureCounter() as counter:
         for number, result in enumerate(together(lambda i: [fast(boxes[i], X) for _ in range(10)])):
@@ -162,7 +162,7 @@ def test_an_object_of_each_thread():
 
 def test_modules_of_each_thread_share_a_variant():
     made = [torch.nn.Linear(4, 4) for _ in range(THREADS)]
-    fast = tracer_core.compile(lambda layer, x: torch.relu(layer(x)), backend="eager")
+    fast = tracer_core.compile(lambda layer, x: torch.relu(layer(x)), backend="eager", dynamic=False)
     with CaptureCounter() as counter:
         for number, result in enumerate(together(lambda i: [fast(made[i], X) for _ in range(10)])):
             compare([torch.relu(made[number](X)).detach()] * 10, result)

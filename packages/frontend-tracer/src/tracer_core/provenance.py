@@ -76,10 +76,14 @@ def _is_bound(receiver: Any) -> bool:
 
 class Provenance:
     """The registry of one trace. Mutable. guards: in the order made. tensors: source -> input tensor,
-    in the order read. dims: (tensor) -> per-dimension sizes for its guard, None where symbolic."""
+    in the order read. symbolic_dims: (tensor, source) -> sizes for its guard, None where symbolic. number:
+    (number, source, always) -> a symbol for it, or the number itself."""
 
     def __init__(
-        self, where: Callable[[], str], symbolic_dims: Callable[[torch.Tensor, Source], Any]
+        self,
+        where: Callable[[], str],
+        symbolic_dims: Callable[[torch.Tensor, Source], Any],
+        number: Callable[[Any, Source, bool], Any],
     ) -> None:
         self.sources = Sources()
         self.guards: list[Guard] = []
@@ -94,6 +98,8 @@ class Provenance:
         self._symbolic_dims = symbolic_dims
         #: Whether the trace asked a weak reference for its object.
         self.follows_weakrefs = False
+        self._number = number
+        self._symbols: dict[Source, Any] = {}
 
     # -- registry --
 
@@ -142,7 +148,7 @@ class Provenance:
     def read(self, value: Any, source: Source) -> Any:
         """A value reached by `source`, now seen by the program: guards it and returns it."""
         known = self._read.get(source, self)
-        if known is value:
+        if known is value and source not in self._symbols:
             return value
         self._read[source] = value
         if is_constant(value):
@@ -178,6 +184,21 @@ class Provenance:
             self.read(value.__name__, self.sources.make(source, "slot", "__name__"))
             self.read(value.__self__, self.sources.make(source, "slot", "__self__"))
         return value
+
+    def read_varying(self, value: Any, source: Source, always: bool = False) -> Any:
+        """`read` for a value that the program gets to see only through what this returns: a number that changes
+        between calls (always: any number that can be one) is then a symbol instead of being guarded by value."""
+        if type(value) is not int and type(value) is not float:
+            return self.read(value, source)
+        self._read[source] = value
+        if source in self._symbols:
+            return self._symbols[source]
+        symbol = self._number(value, source, always)
+        if symbol is value:  # a guard by value was made, or is made now
+            self.guard(GuardKind.EQ, source, value)
+        else:
+            self._symbols[source] = symbol
+        return symbol
 
     def _read_tensor(self, value: torch.Tensor, source: Source) -> None:
         if type(value) not in TENSOR_TYPES:

@@ -224,7 +224,7 @@ class CompiledFunction:
 
     def _not_raised(self, error: NotRaised) -> Any:
         """Running the program did not raise what tracing it raised: the tracer is at fault."""
-        reason = f"{_name(self.function)}: tracing it raised an exception, which running it does not"
+        reason = f"{_name(self.function)}: {error}"
         if env().strict:
             raise TracerError(reason) from error
         logger().warning("%s; it runs natively from now on", reason)

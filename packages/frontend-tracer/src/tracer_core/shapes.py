@@ -18,12 +18,20 @@ from tracer_core.source import Source
 
 class ShapePolicy:
     """The choice for one trace. dynamic: compile()'s argument. seen: source expression -> shapes that
-    earlier variants of the segment were captured with. allowed: the backend takes symbols."""
+    earlier variants of the segment were captured with. allowed: the backend takes symbols. takes_numbers: as
+    inputs of a graph, numbers of the program too."""
 
-    def __init__(self, dynamic: bool | None, seen: dict[str, list[tuple[int, ...]]], allowed: bool) -> None:
+    def __init__(
+        self,
+        dynamic: bool | None,
+        seen: dict[str, list[tuple[int, ...]]],
+        allowed: bool,
+        takes_numbers: bool = False,
+    ) -> None:
         self.dynamic = dynamic
         self.seen = seen
         self.allowed = allowed and dynamic is not False
+        self.takes_numbers = takes_numbers
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._chosen: dict[int, tuple[int | None, ...] | None] = {}
 
@@ -31,6 +39,12 @@ class ShapePolicy:
     def symbolic(self) -> bool:
         """Whether the trace needs symbols at all: known before it starts."""
         return self.allowed and (self.dynamic is True or bool(self.seen) or self.marked)
+
+    def varies(self, value: int | float, source: Source) -> bool:
+        """Whether an earlier variant saw another number at this source."""
+        key = f"number {source.expression}"
+        self.shapes[key] = (value,)  # type: ignore[assignment]
+        return self.symbolic and any(old != (value,) for old in self.seen.get(key, ()))
 
     marked = False
 
@@ -63,15 +77,19 @@ class ShapePolicy:
 
 
 def size_conditions(
-    shape_env: Any, inputs: list[tuple[str, Any]], printer: Callable[[Any, dict[Any, str]], str]
+    shape_env: Any,
+    inputs: list[tuple[str, Any]],
+    numbers: dict[Any, str],
+    printer: Callable[[Any, dict[Any, str]], str],
 ) -> list[str]:
     """The conditions on symbolic sizes as Python expressions.
 
-    shape_env: of the trace. inputs: (text of the tensor, its fake). printer: sympy -> Python text.
+    shape_env: of the trace. inputs: (text of the tensor, its fake). numbers: symbol -> text of the
+    program's own numbers. printer: sympy -> Python text.
     """
     if shape_env is None:
         return []
-    where: dict[Any, str] = {}
+    where: dict[Any, str] = dict(numbers)
     checks: list[str] = []
     for text, fake in inputs:
         for i, size in enumerate(fake.shape):
@@ -96,7 +114,7 @@ def size_conditions(
         if replaced is not None:
             checks.append(f"{text} == {printer(replaced, where)}")
         bounds = shape_env.var_to_range.get(symbol)
-        if bounds is not None:
+        if bounds is not None and symbol not in numbers:
             lower, upper = torch_private.finite_bounds(bounds)
             checks.append(f"{text} >= {lower}" if upper is None else f"{lower} <= {text} <= {upper}")
     for guard in shape_env.guards:

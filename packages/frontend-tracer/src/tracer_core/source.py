@@ -26,6 +26,7 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "cell": (lambda b, k: f"{b}.__closure__[{k[0]}]", lambda b, k: k[1]),
     "contents": (lambda b, k: f"{b}.cell_contents", lambda b, k: b),
     "type": (lambda b, k: f"type({b})", lambda b, k: f"type({b})"),
+    "computed": (lambda b, k: k.replace("{b}", b), lambda b, k: k.replace("{b}", b)),
     "called": (lambda b, k: f"{b}()", lambda b, k: f"{b}()"),
     "applied": (lambda b, k: f"C[{k[0]}]({b})", lambda b, k: f"{k[1]}({b})"),
     "nth_key": (lambda b, k: f"list(dict.keys({b}))[{k}]", lambda b, k: f"list({b})[{k}]"),

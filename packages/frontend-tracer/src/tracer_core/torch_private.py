@@ -77,13 +77,15 @@ def to_fake(mode: Any, tensor: torch.Tensor) -> Any:
 
 
 def symbol_range(value: torch.SymInt) -> tuple[int, int | None]:
-    """The inclusive range that the ShapeEnv knows for a SymInt (None: no upper bound)."""
+    """The inclusive range that the ShapeEnv knows for a SymInt (None: no upper bound; a number of the program
+    that is no size has -2**63 as its lower one)."""
     import sympy
 
     bounds = value.node.shape_env.bound_sympy(value.node.expr)
-    upper = bounds.upper
-    finite = isinstance(upper, (int, sympy.Integer)) and int(upper) < 2**62
-    return int(bounds.lower), int(upper) if finite else None
+    finite = [
+        isinstance(b, (int, sympy.Integer)) and abs(int(b)) < 2**62 for b in (bounds.lower, bounds.upper)
+    ]
+    return int(bounds.lower) if finite[0] else -(2**63), int(bounds.upper) if finite[1] else None
 
 
 def sym_sqrt(value: Any) -> Any:
@@ -453,6 +455,16 @@ def device_constructors() -> Any:
     return _device_constructors()
 
 
+def new_number(env: Any, value: int | float, name: str) -> Any:
+    """A SymInt or SymFloat for a number of the program; `value` is what it is now."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = input_source(name)
+    symbol = env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    make = env.create_symintnode if isinstance(value, int) else env.create_symfloatnode
+    return make(symbol, hint=value, source=source)
+
+
 def data_dependent_failures() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
     """(value needed, shape needed): the exceptions by which a fake tensor refuses to give data."""
     from torch._subclasses import fake_tensor
@@ -506,5 +518,8 @@ def python_text(expr: Any, names: dict[Any, str]) -> str:
     class Printer(PythonPrinter):  # type: ignore[misc]
         def _print_Symbol(self, symbol: Any) -> str:
             return names[symbol]
+
+        def _print_Float(self, number: Any) -> str:
+            return repr(float(number))  # sympy's own text has 15 digits
 
     return str(Printer().doprint(expr))

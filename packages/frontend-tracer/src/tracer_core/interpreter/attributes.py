@@ -115,6 +115,8 @@ class Attributes(TraceState):
     # -- reading --
 
     def getattr(self, obj: Any, name: str) -> Any:
+        if id(obj) in self._numbers:
+            obj = self.concrete(obj)
         if isinstance(obj, torch.Tensor):
             return self._tensor_attribute(obj, name)
         if isinstance(obj, types.ModuleType):
@@ -180,7 +182,7 @@ class Attributes(TraceState):
             value = namespace[name]
             if decided or source is None:
                 return value
-            return self.provenance.read(value, self.provenance.sources.attribute(source, name))
+            return self.provenance.read_varying(value, self.provenance.sources.attribute(source, name))
         if not decided and source is not None:
             self.provenance.guard(GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name)
         return _ABSENT
@@ -239,7 +241,7 @@ class Attributes(TraceState):
             raise
         if unguarded:
             return value
-        return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
+        return self.provenance.read_varying(value, self.provenance.sources.make(source, "slot", name))
 
     def _dict_of(self, obj: Any) -> dict[str, Any]:
         namespace = self.instance_dict(obj)

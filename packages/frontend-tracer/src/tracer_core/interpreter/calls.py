@@ -34,6 +34,7 @@ from tracer_core.natives.effects import (
     effect_of,
     unbound,
 )
+from tracer_core.natives.taking_numbers import keeps_symbols
 from tracer_core.provenance import is_constant
 from tracer_core.recorder.refusals import refusal
 from tracer_core.segments.breaks import Break, Restart, RunNatively
@@ -119,6 +120,9 @@ class Calls(Operations):
 
     def prepare(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """The result of a call, or the frame that computes it."""
+        if self._numbers and not keeps_symbols(function):
+            args = [self.settled(value) for value in args]
+            kwargs = {name: self.settled(value) for name, value in kwargs.items()}
         kind = type(function)
         if kind is types.MethodType:
             if isinstance(function.__self__, HOST_ITERATORS):

@@ -66,6 +66,8 @@ class Machine:
         if rule is None:
             caller.stack.append(value)
         elif rule != "discard":
+            if type(value) is Unread:
+                value = self.open(value)
             if value is not None:
                 raise TypeError(f"__init__() should return None, not '{type(value).__name__}'")
             caller.stack.append(rule[1])
@@ -259,6 +261,10 @@ class Machine:
 
     def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
         raise NotImplementedError
+
+    def concrete(self, value: Any) -> Any:
+        """A value that is about to be hashed or otherwise looked at by C: no symbol."""
+        return value
 
     def made(self, value: Any) -> Any:
         """A value that the bytecode itself made (container display, function, slice)."""

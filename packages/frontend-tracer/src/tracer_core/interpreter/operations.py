@@ -23,6 +23,7 @@ from tracer_core.interpreter import objects
 from tracer_core.interpreter.answers import Answer
 from tracer_core.interpreter.attributes import ABSENT, Attributes, has_python
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator
+from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.numpy_types import ARRAY, DTYPE
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
 
@@ -150,6 +151,12 @@ class Operations(Attributes):
         written, inplace = symbol, symbol.endswith("=")
         symbol = symbol.rstrip("=")
         name, native = _BINARY[symbol]
+        if self._numbers:
+            left, right = self.beside(left, right), self.beside(right, left)
+            if type(left) in SYMBOLS and not isinstance(right, torch.Tensor):
+                return self.operate(native, (left, right))
+            if type(right) in SYMBOLS and not isinstance(left, torch.Tensor):
+                return self.operate(native, (left, right))
         if inplace:
             method = self.python_method(left, f"__i{name}__")
             if method is not None:
@@ -228,6 +235,8 @@ class Operations(Attributes):
 
     def unary(self, symbol: str, value: Any) -> Any:
         name, native = _UNARY[symbol]
+        if id(value) in self._numbers:
+            return self.operate(native, (value,))
         method = self.python_method(value, name)
         if method is not None:
             return self.call_value(method, [value], {})
@@ -238,6 +247,8 @@ class Operations(Attributes):
 
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
         name, reflected, native = _COMPARE[symbol]
+        if self._numbers:
+            left, right = self.beside(left, right), self.beside(right, left)
         order = [(left, name, right), (right, reflected, left)]
         if type(right) is not type(left) and issubclass(type(right), type(left)):
             order.reverse()
@@ -329,6 +340,8 @@ class Operations(Attributes):
     def truth(self, value: Any) -> bool:
         if value is True or value is False or value is None:
             return value is True
+        if id(value) in self._numbers:
+            return bool(self.operate(operator.ne, (value, 0)))
         if isinstance(value, torch.Tensor):
             known = self.recorder.ranges.truth(value)
             if known is not None:
@@ -364,6 +377,7 @@ class Operations(Attributes):
             return self.truth(self.call_value(method, [container, item], {}))
         if isinstance(container, torch.Tensor):
             self.break_graph("data_dependent_value", "`in` on a tensor")
+        item = self.concrete(item)
         if isinstance(container, dict):
             if is_constant(item):
                 return self.dict_get(container, item, ABSENT) is not ABSENT
@@ -411,11 +425,12 @@ class Operations(Attributes):
         if method is not None:
             return self.call_value(method, [container, key], {})
         if isinstance(container, dict):
-            return self._dict_item(container, key)
+            return self._dict_item(container, self.concrete(key))
         key = objects.plain_key(self, key)
         if isinstance(container, torch.Tensor):
             self._native_operands(key)
             return self.operator(operator.getitem, container, key)
+        key = self.concrete(key)
         if isinstance(container, (list, tuple)) and type(key) in (int, bool):
             n = self.length(container)
             if not -n <= key < n:
@@ -477,6 +492,7 @@ class Operations(Attributes):
             self._native_operands(key, value)
             self.operator(operator.setitem, container, key, value)
             return
+        key = self.concrete(key)
         if isinstance(container, dict):
             self.check_key(key, container)
             self.before_store(container, key)
@@ -490,6 +506,7 @@ class Operations(Attributes):
         if method is not None:
             self.call_value(method, [container, key], {})
             return
+        key = self.concrete(key)
         if isinstance(container, dict):
             self.check_key(key, container)
             if not self.has_key(container, key):
@@ -608,6 +625,7 @@ class Operations(Attributes):
     def format(self, value: Any, spec: str) -> str:
         if isinstance(value, torch.Tensor):
             self.break_graph("data_dependent_value", "a tensor is formatted")
+        value = self.concrete(value)
         method = self.python_method(value, "__format__")
         if method is not None:
             return format(Answer(self.call_value(method, [value, spec], {})))

@@ -20,13 +20,13 @@ from tracer_core import torch_private
 from tracer_core.effects import Change, Effects
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.interpreter.frame import Unread
-from tracer_core.interpreter.machine import Machine
+from tracer_core.interpreter.numbers import SYMBOLS, Numbers
 from tracer_core.provenance import Provenance, is_constant
 from tracer_core.recorder.record import Recorder
 from tracer_core.segments.breaks import Break
 
 
-class TraceState(Machine):
+class TraceState(Numbers):
     """Mutable state of one trace."""
 
     provenance: Provenance
@@ -57,7 +57,7 @@ class TraceState(Machine):
         raise Break(kind, reason)
 
     def open(self, unread: Unread) -> Any:
-        return self.provenance.read(unread.value, unread.source)
+        return self.provenance.read_varying(unread.value, unread.source)
 
     def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs native code; the tensor operators in it are recorded."""
@@ -76,6 +76,8 @@ class TraceState(Machine):
         if any(isinstance(operand, torch.Tensor) for operand in operands):
             self.guard_operator(function.__name__.strip("_"))
             return self.recorder.call(function, operands, {})
+        if any(type(operand) in SYMBOLS for operand in operands):
+            return self.operate(function, operands)
         return function(*operands)
 
     def guard_operator(self, name: str) -> None:
@@ -269,6 +271,7 @@ class TraceState(Machine):
 
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any) -> Any:
         """dict.get without user code; an entry or its absence is guarded."""
+        key = self.concrete(key)
         self.check_key(key, obj)
         source = self.provenance.source_of(obj)
         change = self.effects.peek(obj)

@@ -57,11 +57,14 @@ class Tracer(Calls):
 
     def __init__(self, shapes: Any, forced: dict[int, tuple[str, str]], unbuildable: set[type]) -> None:
         super().__init__()
-        self.provenance = Provenance(self.where, shapes.dims_of)
+        self.provenance = Provenance(self.where, shapes.dims_of, self._number)
+        self._numbers = {}
         self.effects = Effects(self.settle)
         self.fakes = Fakes(shapes.symbolic)
         self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
         self.shapes = shapes
+        if not shapes.takes_numbers:
+            self.recorder.concrete = lambda leaf: self.concrete(leaf) if id(leaf) in self._numbers else leaf
         self.forced, self.unbuildable = forced, unbuildable
         self.steps = self.outer_step = self.nesting = 0
         self.raised: dict[int, Raised] = {}
@@ -84,6 +87,11 @@ class Tracer(Calls):
     def _dims(self, tensor: torch.Tensor) -> Any:
         source = self.provenance.source_of(tensor)
         return None if source is None else self.shapes.dims_of(tensor, source)
+
+    def _number(self, value: Any, source: Source, always: bool) -> Any:
+        if always or self.shapes.varies(value, source):
+            return self.number(value, source, source.name)
+        return value
 
     def before_step(self, base: int) -> None:
         self.steps += 1
@@ -183,6 +191,10 @@ class Tracer(Calls):
         for part in (self.recorder.mode, self.recorder, self.fakes, self.provenance, self.effects, self):
             vars(part).clear()
 
+    def run_nested(self, frame: Frame, error: BaseException | None = None) -> Any:
+        value = super().run_nested(frame, error)
+        return self.open(value) if type(value) is Unread else value
+
     def run_chain(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""
         self.frames = frames
@@ -270,7 +282,7 @@ class Tracer(Calls):
             value = scope[name]
             if decided:
                 return value
-            return self.provenance.read(value, self.provenance.sources.make(source, "key", name))
+            return self.provenance.read_varying(value, self.provenance.sources.make(source, "key", name))
         raise NameError(f"name '{name}' is not defined", name=name)
 
     def _builtins_of(self, namespace: dict[str, Any]) -> tuple[dict[str, Any], Source]:
@@ -338,7 +350,7 @@ class Tracer(Calls):
             ) from None
         if source is None or change is not None:
             return value
-        return self.provenance.read(value, self.provenance.sources.make(source, "contents"))
+        return self.provenance.read_varying(value, self.provenance.sources.make(source, "contents"))
 
     def store_cell(self, cell: Any, value: Any) -> None:
         self.mutations += 1

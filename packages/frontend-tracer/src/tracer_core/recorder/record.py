@@ -47,7 +47,8 @@ _SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 class Recorder:
-    """One graph being written. Mutable. inputs: (source, real tensor, placeholder node), in order.
+    """One graph being written. Mutable. inputs: (source, real tensor or number, placeholder
+    node), in order.
     op_count: recorded calls. source_of / dims_of: the tracer's provenance."""
 
     def __init__(
@@ -59,7 +60,7 @@ class Recorder:
     ) -> None:
         self.fakes = fakes
         self.graph = torch.fx.Graph()
-        self.inputs: list[tuple[Source, torch.Tensor, torch.fx.Node]] = []
+        self.inputs: list[tuple[Source, Any, torch.fx.Node]] = []
         self.op_count = 0
         self.state_nodes = 0
         #: Settings that the program set; levels of autocast and devices that it is in; contexts to be left.
@@ -71,6 +72,10 @@ class Recorder:
         self._nodes: dict[int, torch.fx.Node] = {}
         self._symbols: dict[Any, torch.fx.Node] = {}
         self._inside: dict[int, tuple[int, str]] = {}
+        #: symbol -> (source, value now, SymInt or SymFloat) of each number of the program that varies.
+        self.numbers: dict[Any, tuple[Source, Any, Any]] = {}
+        #: For backends that take no numbers as inputs: gives the number behind a symbol, guarded.
+        self.concrete: Callable[[Any], Any] | None = None
         self._alive: list[Any] = []
         self._names: set[str] = set()
         self._last_placeholder: torch.fx.Node | None = None
@@ -92,7 +97,7 @@ class Recorder:
             self._placeholder(source, real, fake)
         return fake
 
-    def _placeholder(self, source: Source, real: torch.Tensor, fake: Any) -> None:
+    def _placeholder(self, source: Source, real: Any, fake: Any) -> torch.fx.Node:
         stem = name = re.sub(r"\W+", "_", source.name).strip("_") or "input"
         while name in self._names:
             name = f"{stem}_{len(self._names)}"
@@ -107,6 +112,7 @@ class Recorder:
         self._last_placeholder = node
         self.inputs.append((source, real, node))
         self._bind(fake, node)
+        return node
 
     def _bind(self, value: Any, node: torch.fx.Node) -> None:
         self._nodes[id(value)] = node
@@ -146,6 +152,8 @@ class Recorder:
         refused = refusal(func, args, kwargs)
         if refused is not None:
             raise Break(*refused)
+        if self.numbers and self.concrete is not None:
+            args, kwargs = pytree.tree_map(self.concrete, (args, kwargs))
         given: list[Any] = []
         fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
         before = [writes(fake) for fake in given]
@@ -311,6 +319,10 @@ class Recorder:
         return node
 
     def _size_node(self, symbol: Any) -> torch.fx.Node:
+        number = self.numbers.get(symbol)
+        if number is not None:
+            source, value, val = number
+            return self._placeholder(source, value, val)
         for _, fake in self.fakes.inputs():
             for dim, size in enumerate(fake.shape):
                 if isinstance(size, torch.SymInt) and size.node.expr == symbol:

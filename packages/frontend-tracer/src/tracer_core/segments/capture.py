@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tracer_core import dispatch, events, torch_private
+from tracer_core.bridges import TorchStyle
 from tracer_core.captured import CapturedGraph
 from tracer_core.guards.failure import Failure
 from tracer_core.guards.guard import Guard, GuardKind
@@ -114,8 +115,12 @@ def capture(
     unbuildable: set[type] = set()
     settings = torch_private.torch_state()
     for _ in range(_MAX_RESTARTS):
+        at_torch_level = config.backend.ir == "torch"
         shapes = ShapePolicy(
-            config.dynamic, seen, config.backend.shapes == "symbolic" or config.backend.ir == "torch"
+            config.dynamic,
+            seen,
+            config.backend.shapes == "symbolic" or at_torch_level,
+            at_torch_level and not isinstance(config.backend.compile, TorchStyle),
         )
         shapes.look(list(state))
         tracer = Tracer(shapes, forced, unbuildable)
@@ -161,7 +166,7 @@ def _trace(
             step = tracer.first_raised(error)
             if step:
                 # Captured up to the instruction that raises, which then does so for real, on every call.
-                raise Restart(step, "raises", type(error).__qualname__) from error
+                raise Restart(step, "raises", f"{type(error).__qualname__}: {error}"[:200]) from error
             raise UserError() from error
         where = tracer.where() if broken is not None else ""
         if wants_text():
@@ -220,6 +225,9 @@ class _Generator:
         if isinstance(value, torch.Tensor):
             node = recorder.node_of(value)
         else:
+            number = recorder.numbers.get(value.node.expr)
+            if number is not None:
+                return self.variant.use(number[0])
             node = recorder.symbol(value.node.expr)
             if not isinstance(node, torch.fx.Node):
                 return repr(node)
@@ -238,7 +246,7 @@ class _Generator:
         else:
             layouts, values = flatten(tracer.frames)
             parts = ", ".join(self.rebuilder.value(v) for v in values)
-            transition = Transition(layouts, broken.kind == "raises")
+            transition = Transition(layouts, broken.reason if broken.kind == "raises" else "")
             self.result = f"return Suspended({variant.constants.text(transition)}, ({parts},))"
         for change in tracer.effects.changes.values():
             if id(change) not in self.written:
@@ -294,7 +302,9 @@ class _Generator:
     def _written(self) -> list[Source]:
         tracer = self.tracer
         return [
-            source for source, _, node in tracer.recorder.inputs if tracer.fakes.was_written(node.meta["val"])
+            source
+            for source, real, node in tracer.recorder.inputs
+            if isinstance(real, torch.Tensor) and tracer.fakes.was_written(node.meta["val"])
         ]
 
     def _compile(self) -> tuple[Runner | None, torch.fx.GraphModule | None]:
@@ -323,14 +333,18 @@ class _Generator:
         for guard in tracer.provenance.guards:
             variant.guard(guard)
         inputs = []
-        for source, tensor, node in tracer.recorder.inputs:
+        for source, tensor, node in self._tensor_inputs():
             fake = node.meta["val"]
             if any(isinstance(size, torch.SymInt) for size in fake.shape):
                 inputs.append((variant.use(source), fake))
-        for check in size_conditions(tracer.fakes.shape_env, inputs, torch_private.python_text):
+        numbers = {symbol: variant.use(source) for symbol, (source, _, _) in tracer.recorder.numbers.items()}
+        for check in size_conditions(tracer.fakes.shape_env, inputs, numbers, torch_private.python_text):
             variant.check_late(check)
         self._alias_guards()
         self._distinct_guards()
+
+    def _tensor_inputs(self) -> list[tuple[Source, torch.Tensor, torch.fx.Node]]:
+        return [one for one in self.tracer.recorder.inputs if isinstance(one[1], torch.Tensor)]
 
     def _distinct_guards(self) -> None:
         """An object that was changed must not be another one that was read: its change was not seen there."""
@@ -348,8 +362,8 @@ class _Generator:
 
     def _alias_guards(self) -> None:
         """A graph that writes to an input was captured for inputs that share no memory with it."""
-        tracer, variant = self.tracer, self.variant
-        inputs = [(source, tensor, node.meta["val"]) for source, tensor, node in tracer.recorder.inputs]
+        variant = self.variant
+        inputs = [(source, tensor, node.meta["val"]) for source, tensor, node in self._tensor_inputs()]
         if not self._written():
             return
         names = [variant.use(source) for source, _, _ in inputs]
@@ -419,7 +433,9 @@ def alias_groups(pointers: list[int]) -> list[int]:
     return [pointers.index(pointer) for pointer in pointers]
 
 
-def _input_spec(source: Any, tensor: torch.Tensor, node: torch.fx.Node) -> InputSpec:
+def _input_spec(source: Any, tensor: Any, node: torch.fx.Node) -> InputSpec:
+    if not isinstance(tensor, torch.Tensor):
+        return InputSpec(node.name, Role.SIZE, source.name)
     role = Role.USER_INPUT
     if isinstance(tensor, torch.nn.Parameter):
         role = Role.PARAMETER

@@ -8,6 +8,7 @@ runs and before any effect; the text depends on nothing but S, its constants and
 
 from __future__ import annotations
 
+import math
 import sys
 import types
 import weakref
@@ -33,7 +34,7 @@ from tracer_core.source import Source
 
 #: Owners whose slots never change.
 _READ_ONLY = (types.CodeType, types.MethodType, partial, property, slice, range, staticmethod, classmethod)
-_FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError)"
+_FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError)"
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 #: Roots of a state that are checked anew on every call.
 DIRECT_ROOTS = (*ARRAY, list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType, types.CellType, *_LITERALS,
@@ -329,7 +330,7 @@ def runtime_namespace() -> dict[str, Any]:
     """The names that every generated module uses."""
     return {
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
-        "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys,
+        "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math,
         "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
         "reached": reached, "same_objects": same_objects,
         "is_grad_enabled": torch.is_grad_enabled,

@@ -53,9 +53,9 @@ class Suspended:
 
 class Transition:
     """See the module's docstring. Mutable: it learns its exits. layouts: of the frames at the break. raises: the
-    trace saw the breaking instruction raise an exception that leaves the function."""
+    exception that the trace saw the breaking instruction raise, and that leaves the function."""
 
-    def __init__(self, layouts: tuple[FrameLayout, ...], raises: bool = False) -> None:
+    def __init__(self, layouts: tuple[FrameLayout, ...], raises: str = "") -> None:
         self.layouts, self.raises = layouts, raises
         self.run: Callable[[tuple[Any, ...]], tuple[Exit | None, Any]] = self._counted
         self._exits: dict[Any, Exit] = {}
@@ -73,7 +73,7 @@ class Transition:
         frames = frames_of(self.layouts, values)
         returned, value = machine.step(frames)
         if self.raises and not machine.raised:
-            raise NotRaised(frames)
+            raise NotRaised(self.raises, frames)
         return self._settled(machine, frames, returned, value)
 
     def failed(self, error: BaseException, layouts: Any, values: Any) -> tuple[Exit | None, Any]:
@@ -110,8 +110,8 @@ GRAPH_RAISED: Any = type("GraphRaised", (), {"__repr__": lambda self: "GRAPH_RAI
 class NotRaised(Exception):
     """An instruction that raised while it was traced did not raise when it ran. frames: the activation after it."""
 
-    def __init__(self, frames: list[Frame]) -> None:
-        super().__init__("the exception seen in the trace did not happen")
+    def __init__(self, what: str, frames: list[Frame]) -> None:
+        super().__init__(f"{what}, seen in the trace, was not raised")
         self.frames = frames
 
 

@@ -12,7 +12,9 @@ from tracer_core.interpreter.machine import Machine
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK")
 def load_fast(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(m.load(f, arg))
+    # A value that nothing has looked at stays so: one that is only passed on needs no guard.
+    value = f.locals[arg]
+    f.stack.append(m.load(f, arg) if value is NULL else value)
 
 
 @opcode("LOAD_FAST_AND_CLEAR")

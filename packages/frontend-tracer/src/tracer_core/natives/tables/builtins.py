@@ -110,6 +110,10 @@ def _is_plain_tensor_instance(classes: Any) -> bool:
 _PLAIN = torch.empty(0)
 
 
+#: What a symbol is to the program.
+_SYMBOL_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+
+
 @special(type)
 def type_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1:
@@ -118,7 +122,7 @@ def type_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return torch.Tensor
     if isinstance(args[0], HOST_ITERATORS):
         return type(_stand_in(args[0]))
-    return type(args[0])
+    return _SYMBOL_TYPES.get(type(args[0]), type(args[0]))
 
 
 @special(len)
@@ -389,6 +393,7 @@ def _collect(kind: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         items = tracer.spread(args[0]) if args else []
         if kind in (set, frozenset):
+            items = [tracer.concrete(item) for item in items]
             objects.settle_keys(tracer, items)
         return kind(items)
 
@@ -482,6 +487,7 @@ def _text(kind: Any, answer: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if not args:
             return ""
+        args = [tracer.concrete(args[0]), *args[1:]]
         if len(args) == 1 and not kwargs:
             return answer(tracer, args[0])
         tracer.native_reads(*args)

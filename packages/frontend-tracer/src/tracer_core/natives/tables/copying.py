@@ -49,6 +49,7 @@ def deep(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _deep(tracer: Any, obj: Any, memo: dict[int, Any]) -> Any:
+    obj = tracer.concrete(obj)
     if is_constant(obj) or isinstance(obj, _ITSELF):
         return obj
     known = memo.get(id(obj), ABSENT)

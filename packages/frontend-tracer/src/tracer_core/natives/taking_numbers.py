@@ -1,0 +1,55 @@
+"""Which callables a changing number may reach as a symbol.
+
+In: a callable. Out: whether it only passes numbers on: user functions (interpreted), tensor operators, arithmetic. What
+always holds: everything else is given the number itself, which is then guarded by its value.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import operator
+import sys
+import types
+from typing import Any
+
+import torch
+
+from tracer_core.natives import policy
+from tracer_core.natives.effects import unbound
+
+#: C functions whose handler passes a number on without looking at it.
+_PASSING: frozenset[Any] = frozenset(
+    {isinstance, int, float, max, min, sum, setattr, object.__setattr__, list.append, math.prod}
+    | {
+        getattr(operator, name) for name in (
+            "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "lt", "le", "eq", "ne", "gt", "ge",
+            "iadd", "isub", "imul", "itruediv",
+        )
+    }
+)  # fmt: skip
+_C_FUNCTIONS = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)  # fmt: skip
+
+
+def keeps_symbols(function: Any) -> bool:
+    """Whether a symbol among the arguments stays one."""
+    kind = type(function)
+    if kind is types.FunctionType:
+        return not _is_of_library(function.__globals__.get("__name__", ""))
+    if kind is types.MethodType:
+        return True  # asked again for what it is bound to
+    if isinstance(function, type):
+        return function in _PASSING or not (
+            _is_of_library(function.__module__) or issubclass(function, (torch.Size, torch.device, enum.Enum)))  # fmt: skip
+    if isinstance(function, _C_FUNCTIONS):
+        return function in _PASSING or unbound(function) in _PASSING or policy.is_torch_operator(function)
+    return policy.is_torch_operator(function) or isinstance(
+        type(function).__dict__.get("__call__"), types.FunctionType
+    ) or isinstance(function, torch.nn.Module)  # fmt: skip
+
+
+def _is_of_library(module: str) -> bool:
+    return module.partition(".")[0] in sys.stdlib_module_names
