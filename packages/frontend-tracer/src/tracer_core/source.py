@@ -31,7 +31,23 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "applied": (lambda b, k: f"C[{k[0]}]({b})", lambda b, k: f"{k[1]}({b})"),
     "nth_key": (lambda b, k: f"list(dict.keys({b}))[{k}]", lambda b, k: f"list({b})[{k}]"),
     "nth_value": (lambda b, k: f"list(dict.values({b}))[{k}]", lambda b, k: f"list({b}.values())[{k}]"),
+    # Below a subclass of a number or text: what it holds, as an object of Python's own type.
+    "payload": (lambda b, k: f"payload({b})", lambda b, k: b),
 }
+
+
+#: Types whose subclasses hold a value that never changes -> the method that gives it, whatever a subclass defines.
+_PAYLOADS: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__, float: float.__float__, complex: complex.__complex__, str: str.__str__, bytes: bytes.__bytes__,
+}  # fmt: skip
+
+
+def payload(value: Any) -> Any:
+    """The number or text that an object of a subclass is."""
+    for kind, read in _PAYLOADS.items():
+        if isinstance(value, kind):
+            return read(value)
+    return value
 
 
 #: Tables of nn.Module that a person does not write.

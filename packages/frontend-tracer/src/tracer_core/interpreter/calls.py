@@ -17,7 +17,7 @@ import torch
 
 from tracer_core import markers
 from tracer_core.guards.guard import GuardKind
-from tracer_core.interpreter import class_making, objects
+from tracer_core.interpreter import class_making, objects, overloads
 from tracer_core.interpreter.attributes import ABSENT, has_python
 from tracer_core.interpreter.binding import bind
 from tracer_core.interpreter.code import UNSUPPORTED, decode
@@ -189,6 +189,8 @@ class Calls(Operations):
         if decision is policy.Decision.BREAK:
             self.break_graph(kind, reason)
         if decision is policy.Decision.NATIVE:
+            if overloads.any_acts_as_tensor(args) or overloads.any_acts_as_tensor(kwargs.values()):
+                return overloads.call(self, function, args, kwargs)
             self.native_reads(*args, *kwargs.values())
             return self.native(function, *args, **kwargs)
         return self.frame_of(function, args, kwargs)
@@ -255,7 +257,7 @@ class Calls(Operations):
             return function(*args, **kwargs)
         if name == "__new__" and args and isinstance(args[0], type):
             return self.new_object(function, args[0], args[1:], kwargs)
-        if name == "__init__" and isinstance(receiver, (dict, list)):
+        if name == "__init__" and isinstance(receiver, (dict, list, set, collections.deque)):
             args = [receiver, *args]  # super().__init__(...)
         if name == "__init__" and args and isinstance(args[0], dict):
             items = _make_dict(self, args[1:], kwargs)
@@ -266,6 +268,17 @@ class Calls(Operations):
             values = self.spread(args[1]) if len(args) > 1 else []
             self.before_change(args[0])
             list.__init__(args[0], values)
+            return None
+        if name == "__init__" and args and isinstance(args[0], set):
+            values = self.spread(args[1]) if len(args) > 1 else []
+            objects.settle_keys(self, values)
+            self.before_change(args[0])
+            set.__init__(args[0], values)
+            return None
+        if name == "__init__" and args and isinstance(args[0], collections.deque):
+            values = self.spread(args[1]) if len(args) > 1 else []
+            self.before_change(args[0])
+            collections.deque.__init__(args[0], values, *args[2:], **kwargs)
             return None
         if isinstance(receiver, (enum.Enum, BaseException)) and name in ("__reduce_ex__", "with_traceback"):
             return function(*args, **kwargs)
@@ -280,6 +293,10 @@ class Calls(Operations):
         if row.kind is EffectKind.BREAKS:
             self.break_graph(row.break_kind, f"{getattr(function, '__qualname__', function)}: {row.reason}")
         if row.kind is EffectKind.PURE:
+            if getattr(function, "__module__", "") in ("math", "cmath"):
+                args = [self.payload(objects.number(self, value)) for value in args]
+            elif getattr(function, "__objclass__", None) in _PRIMITIVES:
+                args = [self.payload(value) for value in args]
             self._settle_arguments(function, args, args)
             if reading.read_values(self, *args, *kwargs.values()):
                 return self.native(function, *args, **kwargs)
@@ -334,10 +351,7 @@ class Calls(Operations):
                 and not isinstance(value, enum.Enum)
                 and not self.is_fresh(value)
             ):
-                self.break_graph(
-                    "unsupported_value",
-                    f"native code reads a {type(value).__name__}, a subclass of a number or text",
-                )
+                self.payload(value)
             elif _is_opaque_data(value) and not self.is_fresh(value):
                 self.break_graph(
                     "unsupported_value", f"native code reads the contents of a {type(value).__name__}"
@@ -346,6 +360,8 @@ class Calls(Operations):
                 self.break_graph("unknown_native", "native code is handed a generator")
 
     def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if overloads.any_acts_as_tensor(args) or overloads.any_acts_as_tensor(kwargs.values()):
+            return overloads.call(self, function, args, kwargs)
         refused = refusal(function, tuple(args), kwargs)
         if refused is not None:
             self.break_graph(*refused)
@@ -474,9 +490,11 @@ class Calls(Operations):
             return owner.__new__(cls)
         if owner in (tuple, frozenset):
             return owner.__new__(cls, *([self.spread(args[0])] if args else []))
-        if owner in (str, int, float, bytes) or (
+        if owner in (str, int, float, bytes, complex) or (
             isinstance(owner, type) and issubclass(owner, BaseException)
         ):
+            if owner in (str, int, float, complex) and len(args) == 1 and not kwargs:
+                args = [self.call_value(owner, args, {})]
             self.native_reads(*args)
             return owner.__new__(cls, *args, **kwargs)
         self.break_graph(

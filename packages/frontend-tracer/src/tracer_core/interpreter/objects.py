@@ -106,19 +106,25 @@ def order(tracer: Any, symbol: str, left: Any, right: Any) -> Any:
 # -- hashing ------------------------------------------------------------------------------------------------
 
 
-def hash_of(tracer: Any, value: Any) -> int:
-    """hash(value)"""
+def hash_of(tracer: Any, value: Any, inside: bool = False) -> int:
+    """hash(value). inside: nobody sees the number, so it may be that of an object's address."""
     method = tracer.python_method(value, "__hash__")
     if method is not None:
         return int(ask(tracer, method, value, "__hash__"))
+    value = tracer.payload(value)
     if is_constant(value):
         return hash(value)
     if type(value) in (tuple, frozenset):
-        return hash(type(value)(Hashed(hash_of(tracer, item)) for item in value))
+        return hash(type(value)(Hashed(hash_of(tracer, item, inside)) for item in value))
+    if isinstance(value, (tuple, frozenset)):
+        kind = tuple if isinstance(value, tuple) else frozenset
+        return hash(kind(Hashed(hash_of(tracer, item, inside)) for item in kind.__iter__(value)))  # type: ignore[arg-type]
     if type(value).__hash__ is None:
         return hash(value)  # raises Python's own error
     if isinstance(value, enum.Enum):
         return hash_of(tracer, value._name_)
+    if inside:
+        return hash(value)
     tracer.break_graph("unknown_native", "the hash of an object is a number that differs between runs")
     raise AssertionError
 
@@ -135,6 +141,7 @@ def has_own_hash(tracer: Any, value: Any) -> bool:
 def settle_key(tracer: Any, key: Any, container: Any) -> None:
     """Interprets what a lookup of `key` in a dictionary or set asks of user code. Afterwards C code may ask the
     same again: the answers are guarded, and giving them changed nothing."""
+    tracer.payload(key)
     known = [other for other in _keys(container) if other is not key]
     own = has_own_hash(tracer, key)
     if not own and not any(has_own_hash(tracer, other) for other in known):
@@ -167,7 +174,7 @@ def _keys(container: Any) -> list[Any]:
 
 def _key_hash(tracer: Any, key: Any) -> int:
     if has_own_hash(tracer, key):
-        return hash_of(tracer, key)
+        return hash_of(tracer, key, inside=True)
     return hash(key)
 
 
@@ -177,7 +184,9 @@ def _key_hash(tracer: Any, key: Any) -> int:
 def index(tracer: Any, value: Any) -> Any:
     """operator.index(value), where the object has a method written in Python."""
     method = tracer.python_method(value, "__index__")
-    return value if method is None else ask(tracer, method, value, "__index__")
+    if method is not None:
+        return ask(tracer, method, value, "__index__")
+    return tracer.payload(value) if isinstance(value, int) else value
 
 
 def plain_key(tracer: Any, key: Any) -> Any:
@@ -203,6 +212,7 @@ def number(tracer: Any, value: Any) -> Any:
 
 # -- text ---------------------------------------------------------------------------------------------------
 
+_ERROR_TEXTS = (BaseException.__dict__["__str__"], KeyError.__dict__["__str__"])
 _BRACKETS: dict[type, tuple[str, str, str]] = {
     list: ("[", "]", "[]"), tuple: ("(", ")", "()"), set: ("{", "}", "set()"),
     frozenset: ("frozenset({", "})", "frozenset()"),
@@ -216,6 +226,7 @@ def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
     method = tracer.python_method(value, "__repr__")
     if method is not None:
         return str(ask(tracer, method, value, "__repr__"))
+    value = tracer.payload(value)
     if is_constant(value):
         return repr(value)
     if type(value) in _BRACKETS or type(value) is dict:
@@ -278,9 +289,12 @@ def str_of(tracer: Any, value: Any) -> str:
     method = tracer.python_method(value, "__str__")
     if method is not None:
         return str(ask(tracer, method, value, "__str__"))
+    if not isinstance(value, str) and tracer.python_method(value, "__repr__"):
+        return repr_of(tracer, value)  # what the __str__ of numbers and objects does
+    value = tracer.payload(value)
     if is_constant(value):
         return str(value)
-    if isinstance(value, BaseException) and type(value).__str__ in (BaseException.__str__, KeyError.__str__):
+    if isinstance(value, BaseException) and tracer._static(type(value), "__str__") in _ERROR_TEXTS:
         if not value.args:
             return ""
         keyed = issubclass(type(value), KeyError) and len(value.args) == 1
@@ -298,6 +312,7 @@ def str_of(tracer: Any, value: Any) -> str:
 
 def percent(tracer: Any, template: str, values: Any) -> str:
     """template % values"""
+    tracer.payload(template)
     if isinstance(values, dict):
         parts: Any = {key: text_part(tracer, value) for key, value in tracer.mapping(values).items()}
     elif isinstance(values, tuple):

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from tracer_core.guards.guard import GuardKind
-from tracer_core.interpreter import objects
+from tracer_core.interpreter import objects, overloads
 from tracer_core.interpreter.answers import Answer
 from tracer_core.interpreter.attributes import ABSENT, Attributes, has_python
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator
@@ -121,6 +121,8 @@ class Operations(Attributes):
                 self._check_native_operand(value)
 
     def _check_native_operand(self, value: Any) -> None:
+        if self.payload(value) is not value or overloads.acts_as_tensor(value):
+            return
         cls = type(value)
         if isinstance(value, (*ARRAY, *DTYPE)) and self.is_fresh(value):
             return  # made here, of plain data
@@ -195,8 +197,9 @@ class Operations(Attributes):
         if reflected[0] is not None and issubclass(type(right), type(left)):
             own = self.special(type(left), f"__r{name}__") if type(left).__flags__ & (1 << 9) else None
             return [reflected, forward] if own is not reflected[0] else [forward, reflected]
-        if forward[0] is None and reflected[0] is not None and self._native_handles(name, left, right):
-            return []
+        if forward[0] is None and reflected[0] is not None:
+            if self._native_handles(name, left, right) or self._values_handle(name, left, right):
+                return []
         return [forward, reflected]
 
     def _no_operator(self, name: str, left: Any, right: Any) -> bool:
@@ -212,6 +215,17 @@ class Operations(Attributes):
         if isinstance(left, _SEQUENCES):
             return left, self.index(right)
         return (self.index(left), right) if isinstance(right, _SEQUENCES) else (left, right)
+
+    def _values_handle(self, name: str, left: Any, right: Any) -> bool:
+        """Whether the operator of C of the left operand knows the right one's kind of number."""
+        mine, other = self.payload(left), self.payload(right)
+        if type(mine) not in _HOLDERS or type(other) not in _HOLDERS:
+            return False
+        method = getattr(type(mine), f"__{name}__", None)
+        try:
+            return method is not None and method(mine, other) is not NotImplemented
+        except ArithmeticError:
+            return True
 
     def _native_handles(self, name: str, left: Any, right: Any) -> bool:
         return (
@@ -255,6 +269,10 @@ class Operations(Attributes):
         asked = False
         for receiver, method_name, other in order:
             method = self.python_method(receiver, method_name)
+            if method is None and isinstance(receiver, _HOLDERS) and isinstance(other, _HOLDERS):
+                result = self._compare_values(method_name, receiver, other)
+                if result is not NotImplemented:
+                    return result
             if method is None and method_name == "__ne__":
                 equal = self.python_method(receiver, "__eq__")
                 if equal is not None and self._static(type(receiver), "__ne__") is object.__ne__:
@@ -284,6 +302,13 @@ class Operations(Attributes):
         self._native_operands(left, right)
         return self.operator(native, left, right)
 
+    def _compare_values(self, name: str, left: Any, right: Any) -> Any:
+        """The comparison of C of two numbers or texts, one of them of a subclass."""
+        mine, other = self.payload(left), self.payload(right)
+        if type(mine) not in _HOLDERS or type(other) not in _HOLDERS or (mine is left and other is right):
+            return NotImplemented
+        return getattr(type(mine), name)(mine, other)
+
     def _no_order(self, asked: bool, name: str, reflected: str, left: Any, right: Any) -> bool:
         """Whether the comparison is known to find no method."""
         if self._is_tensor_like(left) or self._is_tensor_like(right):
@@ -303,10 +328,12 @@ class Operations(Attributes):
             if isinstance(value, _CONTAINERS):
                 self.expand(value)
             elif not is_constant(value):
+                if self.payload(value) is not value:
+                    continue
                 if self.is_identity_comparable(value):
                     continue
                 self._check_native_operand(value)
-        equal = bool(left == right)
+        equal = bool(self.payload(left) == self.payload(right))
         if not equal:
             self._guard_difference(left, right)
         return equal
@@ -355,6 +382,7 @@ class Operations(Attributes):
             method = self.python_method(value, name)
             if method is not None:
                 return bool(objects.ask(self, method, value, name))
+        value = self.payload(value)
         decided = any(self._static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
         if decided and not (
             is_constant(value) or self.is_fresh(value) or isinstance(value, (enum.Enum, type))
@@ -387,6 +415,7 @@ class Operations(Attributes):
         if isinstance(container, (list, tuple, collections.deque)):
             return self._contains_in_sequence(item, container)
         if isinstance(container, (str, bytes, range)):
+            item, container = self.payload(self.index(item)), self.payload(container)
             return item in container
         if self.python_method(container, "__iter__") or isinstance(container, _NATIVE_ITERATORS):
             return any(
@@ -539,6 +568,7 @@ class Operations(Attributes):
             return objects.ask(self, method, value, "__iter__")
         if isinstance(value, (list, tuple, dict)):
             return self._iterate_container(value)
+        value = self.payload(value)
         if is_constant(value):
             return iter(value)
         if self.python_method(value, "__getitem__"):
@@ -642,6 +672,7 @@ def symbol_is_text_formatting(name: str, left: Any, right: Any) -> bool:
     return name == "mod" and type(left) is str and not isinstance(right, str)
 
 
+_HOLDERS = (int, float, complex, str, bytes)
 _COMPARED_BY_FUNCTION = type(functools.cmp_to_key(lambda a, b: 0))
 _SEQUENCES = (list, tuple, str, bytes, collections.deque)
 _VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys", "odict_values", "odict_items",

@@ -19,11 +19,13 @@ from torch.utils._pytree import tree_leaves
 from tracer_core import torch_private
 from tracer_core.effects import Change, Effects
 from tracer_core.guards.guard import GuardKind, data_of
+from tracer_core.interpreter import objects, overloads
 from tracer_core.interpreter.frame import Unread
 from tracer_core.interpreter.numbers import SYMBOLS, Numbers
 from tracer_core.provenance import Provenance, is_constant
 from tracer_core.recorder.record import Recorder
 from tracer_core.segments.breaks import Break
+from tracer_core.source import payload
 
 
 class TraceState(Numbers):
@@ -41,6 +43,15 @@ class TraceState(Numbers):
     def made_class(self, cls: Any) -> bool:
         """Whether the trace itself made a class: nothing in it is guarded."""
         return id(cls) in self.classes
+
+    def payload(self, value: Any) -> Any:
+        """What C code sees of an object of a subclass of a number or text: its value, guarded. Others as they are."""
+        if not isinstance(value, _HOLDERS) or type(value) in _HOLDERS or isinstance(value, (enum.Enum, bool)):
+            return value
+        source, plain = self.provenance.source_of(value), payload(value)
+        if source is not None:
+            self.provenance.guard(GuardKind.EQ, self.provenance.sources.make(source, "payload"), plain)
+        return plain
 
     def activity(self) -> tuple[int, int]:
         """Grows when the program changes something or runs an operator."""
@@ -73,6 +84,8 @@ class TraceState(Numbers):
 
     def operator(self, function: Any, *operands: Any) -> Any:
         """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote it."""
+        if overloads.any_acts_as_tensor(operands):
+            return overloads.call(self, function, operands, {})
         if any(isinstance(operand, torch.Tensor) for operand in operands):
             self.guard_operator(function.__name__.strip("_"))
             return self.recorder.call(function, operands, {})
@@ -285,10 +298,14 @@ class TraceState(Numbers):
             return default
         return self.provenance.item(obj, key, dict.__getitem__(obj, key), "key")
 
+    def _is_settled(self, key: Any) -> bool:
+        """Whether `check_key` has interpreted, or guarded, what a lookup of this key asks."""
+        return objects.has_own_hash(self, key) or self.payload(key) is not key
+
     def _get_by_object(self, obj: dict[Any, Any], key: Any, default: Any) -> Any:
         """The entry of a key that is compared by identity (or is a tuple of such): every key is guarded."""
         parts = key if type(key) is tuple else (key,)
-        if not all(is_constant(part) or _by_identity(part) for part in parts):
+        if not all(is_constant(part) or _by_identity(part) or self._is_settled(part) for part in parts):
             self.break_graph("unknown_native", f"a dictionary is read by a {type(key).__name__}")
         stored = self.keys(obj)
         if not dict.__contains__(obj, key):
@@ -326,6 +343,7 @@ def _by_identity(value: Any) -> bool:
 _IDENTITY_HASHES = (object.__hash__, type.__hash__)
 _IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
 _TORCH = torch.__path__[0]
+_HOLDERS = (int, float, complex, str, bytes)
 #: The longest bytearray or array whose contents are compared on every call.
 _BUFFER_LIMIT = 4096
 #: Views of a dictionary: one that existed before the trace does not say which dictionary it shows.

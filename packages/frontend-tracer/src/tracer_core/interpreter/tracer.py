@@ -66,7 +66,7 @@ class Tracer(Calls):
         if not shapes.takes_numbers:
             self.recorder.concrete = lambda leaf: self.concrete(leaf) if id(leaf) in self._numbers else leaf
         self.forced, self.unbuildable = forced, unbuildable
-        self.steps = self.outer_step = self.nesting = 0
+        self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
         self.raised: dict[int, Raised] = {}
         self._specials = {}
         self.methods_of, self.births = {}, {}
@@ -97,6 +97,7 @@ class Tracer(Calls):
         self.steps += 1
         if self.nesting == 0:
             self.outer_step = self.steps
+            self._mutations_at_step = self.mutations
             wanted = self.forced.get(self.steps)
             if wanted is not None:
                 raise Break(*wanted)
@@ -205,6 +206,11 @@ class Tracer(Calls):
         was_disabled, fakes_log.disabled = fakes_log.disabled, True
         try:
             return self.run(0)
+        except Break as broken:
+            if self.steps == self.outer_step and self.mutations == self._mutations_at_step:
+                raise
+            # A part of the instruction was interpreted already, and fresh objects may have changed.
+            raise Restart(self.outer_step, broken.kind, broken.reason) from None
         finally:
             fakes_log.disabled = was_disabled
             self.recorder.close_contexts()

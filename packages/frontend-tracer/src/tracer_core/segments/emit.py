@@ -30,7 +30,7 @@ from tracer_core.rebuild import Rebuilder
 from tracer_core.segments.replay import NAMES, replay
 from tracer_core.segments.segment import MISS
 from tracer_core.segments.transition import GRAPH_RAISED, Suspended
-from tracer_core.source import Source
+from tracer_core.source import Source, payload
 
 #: Owners whose slots never change.
 _READ_ONLY = (types.CodeType, types.MethodType, partial, property, slice, range, staticmethod, classmethod)
@@ -330,7 +330,7 @@ def runtime_namespace() -> dict[str, Any]:
     """The names that every generated module uses."""
     return {
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
-        "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math,
+        "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math, "payload": payload,
         "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
         "reached": reached, "same_objects": same_objects,
         "is_grad_enabled": torch.is_grad_enabled,

@@ -454,6 +454,8 @@ def _number(kind: Any) -> Any:
             method = tracer.python_method(value, name)
             if method is not None:
                 return kind(objects.ask(tracer, method, value, name))
+        if tracer.payload(value) is not value:
+            return kind(tracer.payload(value), *args[1:], **kwargs)
         if (
             len(args) == 1
             and tracer.lacks(value, *_NUMBER_METHODS[kind])

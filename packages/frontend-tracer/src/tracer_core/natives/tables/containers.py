@@ -288,9 +288,9 @@ def set_update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(str.join, bytes.join, bytearray.join)
 def join(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    items = tracer.spread(args[1])
-    reading.read_values(tracer, args[0], items)
-    return args[0].join(items)
+    glue, *items = [tracer.payload(item) for item in (args[0], *tracer.spread(args[1]))]
+    reading.read_values(tracer, glue, items)
+    return glue.join(items)
 
 
 @special(str.format)

@@ -35,7 +35,7 @@ def _numeric(function: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if any(isinstance(a, torch.Tensor) for a in args):
             return tracer.native(function, *args, **kwargs)
-        plain = [tracer.index(a) for a in args]
+        plain = [tracer.payload(tracer.index(a)) for a in args]
         tracer.native_reads(*plain, *kwargs.values())
         if not all(is_constant(a) or isinstance(a, (torch.SymInt, torch.SymFloat)) for a in plain):
             for value in plain:
