@@ -448,7 +448,7 @@ def unhashable_objects(x):
         __hash__ = None
 
     texts = []
-    for step in (lambda: {NoHash(): 1}, lambda: {NoHash()}, lambda: hash(NoHash()), lambda: {}[NoHash()], lambda: NoHash() in {1: 2},
+    for step in (lambda: {NoHash(): 1}, lambda: {NoHash()}, lambda: hash(NoHash()), lambda: {}[NoHash()], lambda: NoHash() in {1},
                  lambda: hash((1, [])), lambda: {[1]: 2}, lambda: {}.get({})):  # fmt: skip
         try:
             step()

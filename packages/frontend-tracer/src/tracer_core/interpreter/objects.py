@@ -207,7 +207,7 @@ def number(tracer: Any, value: Any) -> Any:
         method = tracer.python_method(value, name)
         if method is not None:
             return ask(tracer, method, value, name)
-    return value
+    return tracer.payload(value)
 
 
 # -- text ---------------------------------------------------------------------------------------------------
@@ -235,7 +235,9 @@ def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
         return _repr_container(tracer, value, (*inside, id(value)))
     if isinstance(value, BaseException):
         return f"{type(value).__name__}{_repr_arguments(tracer, value.args)}"
-    if type(value).__repr__ is object.__repr__ and not isinstance(value, (type, types.ModuleType)):
+    if tracer._static(type(value), "__repr__") is object.__dict__["__repr__"] and not isinstance(
+        value, (type, types.ModuleType)
+    ):
         tracer.break_graph(
             "unknown_native", "the text of an object is its address, which differs between runs"
         )
