@@ -50,6 +50,18 @@ def counted(x):
     return Scale.apply(x)
 
 
+class Tenfold(torch.overrides.TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        return result * 10 if func is torch.sin else result
+
+
+def in_a_mode(x):
+    with Tenfold():
+        y = torch.sin(x)
+    return y + torch.sin(x)
+
+
 class Sub(torch.Tensor):
     pass
 
@@ -167,6 +179,7 @@ kind(
     lambda x: (warnings.warn("w", stacklevel=1), x)[1],
 )
 kind("disabled", lambda x: disabled(x + 1) * 2)
+kind("torch_mode", in_a_mode)
 kind("requested", requested)
 kind("live_iterator", live)
 kind("unsupported_opcode", opcode)

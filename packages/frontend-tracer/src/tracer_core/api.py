@@ -200,6 +200,9 @@ def _compile(model: Any, config: CompileConfig) -> Any:
     model = uncompiled(model)
     if disabled(model) is not None:
         return model
+    model = _behind_torch_compile(model)
+    if type(model).__module__ == _TORCH_COMPILED:
+        return share(model, lambda call, module: _traced(_call_original, config), _mark_method)
     if isinstance(model, torch.nn.Module):
         return share(model, lambda call, module: _traced(call, config), _mark_method)
     if isinstance(model, (staticmethod, classmethod)):
@@ -209,6 +212,27 @@ def _compile(model: Any, config: CompileConfig) -> Any:
     if inspect.isfunction(model):
         return _compiled_function(model, config)
     return _compiled_object(model, config)
+
+
+#: Where torch.compile's own wrappers of functions and modules are defined.
+_TORCH_COMPILED = "torch._dynamo.eval_frame"
+
+
+def _behind_torch_compile(model: Any) -> Any:
+    """The function that torch.compile was given; anything else as it is. Attributes are copied by decorators, so the
+    function itself must be torch.compile's."""
+    while inspect.isfunction(model) and model.__globals__.get("__name__") == _TORCH_COMPILED:
+        original = getattr(model, "_torchdynamo_orig_callable", None)
+        if original is None:
+            break
+        model = original
+    return model
+
+
+def _call_original(module: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """What is traced for a module that torch.compile returned."""
+    original = module.__dict__["_modules"]["_orig_mod"]  # its class answers attributes in its own way
+    return original(*args, **kwargs)
 
 
 def _traced(function: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ from tracer_core.logs import logger
 from tracer_core.options import CompileConfig, env
 from tracer_core.segments.breaks import RunNatively
 from tracer_core.segments.capture import Abandoned, BreakRecord, Captured, UserError, capture
-from tracer_core.segments.segment import MISS, frames_of
+from tracer_core.segments.segment import MISS, flatten, frames_of
 from tracer_core.segments.transition import GRAPH_RAISED, Exit, NotRaised, Suspended
 from tracer_core.segments.variants import MOST_VARIANTS, Segment
 from tracer_core.stages import recording
@@ -200,8 +200,10 @@ class CompiledFunction:
         def finish() -> Any:
             return RealMachine().finish(frames_of(layouts, state))
 
-        if self.skipped is not None or not _can_trace():
+        if self.skipped is not None:
             return finish()
+        if not _can_trace():
+            return self._under_modes(layouts, state)
         while True:
             with _LOCK:
                 segment = exit.segment = exit.segment or self._segments.get(layouts)
@@ -221,6 +223,23 @@ class CompiledFunction:
                 return result
         result = MISS if captured is None else self._first_run(segment, captured, state)
         return self._natively(segment, finish) if result is MISS else result
+
+    def _under_modes(self, layouts: Any, state: tuple[Any, ...]) -> Any:
+        """The program is inside a mode of torch that sees every operator: it runs for real until it leaves it."""
+        machine, frames = RealMachine(), frames_of(layouts, state)
+        while not _can_trace():
+            returned, value = machine.step(frames)
+            if returned:
+                return value
+        layouts, values = flatten(frames)
+        exit, state, version = Exit(layouts), tuple(values), 0
+        exit.segment = self._segments.get(layouts)
+        if exit.segment is not None:
+            version = exit.segment.version
+            result = exit.segment.run(state)
+            if result is not MISS:
+                return result
+        return self._miss_inside(exit, state, version)
 
     def _not_raised(self, error: NotRaised) -> Any:
         """Running the program did not raise what tracing it raised: the tracer is at fault."""

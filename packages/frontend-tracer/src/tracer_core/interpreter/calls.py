@@ -389,6 +389,8 @@ class Calls(Operations):
         # original's in its place with the module itself, whose attributes have sources, as self.
         if isinstance(function, torch.nn.Module) and self._plain_module(function):
             return self.prepare(self.getattr(function, "forward"), args, kwargs)
+        if isinstance(function, torch.nn.Module) and self.frames and self._has_backward_hooks(function):
+            self.break_graph("autograd_in_graph", f"a {cls.__name__} with backward hooks is called")
         method = self._static(cls, "__call__")
         if has_python(method):
             self.class_entry(cls, "__call__")
@@ -422,6 +424,13 @@ class Calls(Operations):
                 self.provenance.register(names[table], source)
             self.provenance.guard(GuardKind.EMPTY, source)
         return True
+
+    def _has_backward_hooks(self, module: torch.nn.Module) -> bool:
+        tables = [self._instance_entry(module, name) for name in _HOOK_TABLES if "backward" in name]
+        if any(table is not ABSENT and self.keys(table) for table in tables):
+            return True
+        names = torch.nn.modules.module.__dict__
+        return any(names[name] for name in _GLOBAL_HOOKS if "backward" in name)
 
     def has_attribute(self, obj: Any, name: str) -> bool:
         try:

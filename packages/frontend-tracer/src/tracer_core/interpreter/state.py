@@ -72,8 +72,14 @@ class TraceState(Numbers):
 
     def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs native code; the tensor operators in it are recorded."""
-        with self.recorder.mode:
-            result = function(*args, **kwargs)
+        self.recorder.broken = None
+        try:
+            with self.recorder.mode:
+                result = function(*args, **kwargs)
+        finally:
+            # Native code may catch every exception that reading a tensor raises, and go on without its values.
+            if self.recorder.broken is not None:
+                raise self.recorder.broken
         for leaf in tree_leaves(result):
             # Some factories (from_numpy) do not ask modes: what they made is no part of the graph.
             if isinstance(leaf, torch.Tensor) and not torch_private.is_fake(leaf) and self.is_fresh(leaf):

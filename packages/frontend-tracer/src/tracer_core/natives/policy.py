@@ -137,7 +137,7 @@ def is_torch_operator(function: Any) -> bool:
     receiver = getattr(function, "__self__", None)
     if isinstance(receiver, types.ModuleType):
         return receiver.__name__ in _TORCH_OWNERS
-    if isinstance(receiver, torch.Tensor) or receiver in _TENSOR_CLASSES:
+    if isinstance(receiver, torch.Tensor) or any(receiver is cls for cls in _TENSOR_CLASSES):
         return True
     qualified = getattr(function, "__qualname__", "")
     return (

@@ -26,6 +26,8 @@ def _refuse_real(func: Any, args: Any, kwargs: Any) -> None:
         return
     for leaf in torch.utils._pytree.arg_tree_leaves(*args, **(kwargs or {})):
         if isinstance(leaf, torch.Tensor) and not torch_private.is_fake(leaf):
+            if func is torch.ops.aten._local_scalar_dense.default:
+                raise Break("data_dependent_value", "the value of a tensor is read")
             raise Break("real_tensor_in_trace", f"{func} got a real tensor of shape {tuple(leaf.shape)}")
 
 

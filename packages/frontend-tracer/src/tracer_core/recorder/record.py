@@ -63,6 +63,8 @@ class Recorder:
         self.inputs: list[tuple[Source, Any, torch.fx.Node]] = []
         self.op_count = 0
         self.state_nodes = 0
+        #: The break that a torch function asked for, which native code between may have caught.
+        self.broken: Break | None = None
         #: Settings that the program set; levels of autocast and devices that it is in; contexts to be left.
         self.settings_written: set[str] = set()
         self.autocast_nesting = 0
@@ -279,7 +281,7 @@ class Recorder:
         if isinstance(value, slice):
             return slice(*(self.argument(v) for v in (value.start, value.stop, value.step)))
         if isinstance(value, _SIMPLE) and type(value) not in SCALARS:
-            return value
+            return _written(value)
         if type(value) in SCALARS and isinstance(number := value.item(), (bool, int, float)):
             return number  # to an operator a number of NumPy is a number
         if isinstance(value, (torch._ops.OpOverload, torch.fx.Node)) or type(value).__module__ == "builtins":
@@ -369,7 +371,11 @@ class _Mode(TorchFunctionMode):
         self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.recorder.call(func, args, kwargs or {})
+        try:
+            return self.recorder.call(func, args, kwargs or {})
+        except Break as error:
+            self.recorder.broken = error
+            raise
 
 
 #: Functions that return nothing but must stay in the graph.
@@ -386,6 +392,17 @@ _QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2,
 def _unlike_a_graph_value(value: Any) -> bool:
     """Whether a tensor lacks what the rest of the tracer asks of one (sizes, strides)."""
     return isinstance(value, torch.Tensor) and (value.is_nested or value.dtype in _QUANTIZED)
+
+
+def _written(value: Any) -> Any:
+    """A number or text as the graph's text can say it: an instance of a subclass (of NumPy, an enumeration) by its
+    value, which is all that an operator reads."""
+    if type(value) in _SIMPLE_TYPES:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    kinds: tuple[Any, ...] = (int, float, complex)
+    return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
 
 
 def _name(func: Any) -> str:

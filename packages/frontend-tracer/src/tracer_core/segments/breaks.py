@@ -79,6 +79,11 @@ BREAKS: dict[str, BreakDoc] = {
         "something that existed before; or it is one that cannot be a node (vjp, flex_attention)",
         "let it depend on tensors only and return what it makes",
     ),
+    "torch_mode": BreakDoc(
+        "a mode of torch that sees every operator (TorchFunctionMode, TorchDispatchMode, set_default_device) is entered "
+        "or left",
+        "enter it around the compiled function",
+    ),
     "real_tensor_in_trace": BreakDoc(
         "an operator received a tensor whose origin is unknown", "pass the tensor as an argument"
     ),

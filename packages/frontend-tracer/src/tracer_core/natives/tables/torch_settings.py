@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tracer_core import settings
-from tracer_core.natives.effects import EFFECTS, PURE, declare, query, special
+from tracer_core.natives.effects import EFFECTS, PURE, breaks, declare, query, special
 from tracer_core.recorder.contexts import InferenceHandle, ProfilerHandle
 
 
@@ -167,6 +167,15 @@ def _indexed(device: torch.device) -> torch.device:
     return device if device.index is not None else torch.empty(0, device=device).device
 
 
+for _mode in (torch.overrides.TorchFunctionMode, torch.utils._python_dispatch.TorchDispatchMode):
+    breaks("torch_mode", "it sees every operator", [_mode.__enter__, _mode.__exit__])
+breaks("torch_mode", "it changes what operators ask", [
+    torch.overrides._push_mode, torch.overrides._pop_mode, torch.overrides._pop_mode_temporarily,
+    torch.utils._python_dispatch._push_mode, torch.utils._python_dispatch._pop_mode,
+    torch.utils._python_dispatch._pop_mode_temporarily, torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction,
+    torch._C.DisableTorchFunctionSubclass.__enter__, torch._C.DisableTorchFunctionSubclass.__exit__,
+    torch._C.DisableTorchFunction.__enter__, torch._C.DisableTorchFunction.__exit__, torch.set_default_device,
+])  # fmt: skip
 declare(PURE, [torch._C._is_any_autocast_enabled])
 special(torch._C._get_privateuse1_backend_name)(
     lambda tracer, args, kwargs: query(tracer, torch._C._get_privateuse1_backend_name)
