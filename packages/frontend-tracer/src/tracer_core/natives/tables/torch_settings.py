@@ -169,12 +169,13 @@ def _indexed(device: torch.device) -> torch.device:
 
 for _mode in (torch.overrides.TorchFunctionMode, torch.utils._python_dispatch.TorchDispatchMode):
     breaks("torch_mode", "it sees every operator", [_mode.__enter__, _mode.__exit__])
+_off: Any
+for _off in (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction):
+    breaks("torch_mode", "it changes what operators ask", [_off, _off.__enter__, _off.__exit__])
 breaks("torch_mode", "it changes what operators ask", [
     torch.overrides._push_mode, torch.overrides._pop_mode, torch.overrides._pop_mode_temporarily,
     torch.utils._python_dispatch._push_mode, torch.utils._python_dispatch._pop_mode,
-    torch.utils._python_dispatch._pop_mode_temporarily, torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction,
-    torch._C.DisableTorchFunctionSubclass.__enter__, torch._C.DisableTorchFunctionSubclass.__exit__,
-    torch._C.DisableTorchFunction.__enter__, torch._C.DisableTorchFunction.__exit__, torch.set_default_device,
+    torch.utils._python_dispatch._pop_mode_temporarily, torch.set_default_device,
 ])  # fmt: skip
 declare(PURE, [torch._C._is_any_autocast_enabled])
 special(torch._C._get_privateuse1_backend_name)(
