@@ -474,3 +474,94 @@ def test_a_parameter_that_is_frozen_changes_requires_grad():
     assert not fast(X).requires_grad and not fast(X).requires_grad
     net.weight.requires_grad_(True)
     assert fast(X).requires_grad
+
+
+class Writing(nn.Module):
+    """Writes the same into a buffer however often it runs, then reads another."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+        self.register_buffer("total", torch.zeros(4))
+        self.register_buffer("other", torch.ones(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        self.total.copy_(x.detach().sum(0))
+        return x + self.other
+
+
+def sharing(change):
+    @torch.no_grad()
+    def run():
+        net, plain = Writing(), Writing()
+        fast = tracer_core.compile(net, backend="eager")
+        for one in (net, plain):
+            (fast if one is net else plain)(X), (fast if one is net else plain)(X)
+        xs = [change(one, X.clone()) for one in (net, plain)]
+        for _ in range(3):
+            torch.testing.assert_close(fast(xs[0]), plain(xs[1]))
+            torch.testing.assert_close(net.total, plain.total)
+
+    return run
+
+
+def same_object(net, x):
+    net.other = net.total
+    return x
+
+
+def views_of_one(net, x):
+    base = torch.zeros(6)
+    net.total, net.other = base[:4], base[2:]
+    return x
+
+
+def data_of_one(net, x):
+    net.other.data = net.total.data
+    return x
+
+
+def set_to_one(net, x):
+    net.other.set_(net.total.untyped_storage(), 0, (4,), (1,))
+    return x
+
+
+def storage_of_one(net, x):
+    """The tensors and their storages stay: only the memory behind one moves."""
+    array = net.total.numpy()
+    net.other.set_(torch.from_numpy(array).untyped_storage(), 0, (4,), (1,))
+    return x
+
+
+def argument(net, x):
+    net.total = x.view(-1)[4:8]
+    return x
+
+
+def parameter(net, x):
+    net.total = net.layers[0].weight.detach()[1]
+    return x
+
+
+@pytest.mark.parametrize(
+    "change", [same_object, views_of_one, data_of_one, set_to_one, storage_of_one, argument, parameter]
+)
+@pytest.mark.parametrize("form", ["native", "python"])
+def test_a_written_buffer_comes_to_share_memory(change, form, monkeypatch):
+    monkeypatch.setenv("TRACER_PYTHON_GUARDS", str(int(form == "python")))
+    sharing(change)()
+
+
+def test_a_training_module_writes_its_statistics():
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(6)))
+    plain = type(net)(*(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(6)))
+    plain.load_state_dict(net.state_dict())
+    fast = tracer_core.compile(net, backend="eager")
+    for i in range(4):
+        x = X + i
+        torch.testing.assert_close(fast(x), plain(x))
+    for (name, one), other in zip(net.named_buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(one, other, msg=name)

@@ -31,7 +31,7 @@ from tracer_core.guards.stamp import Stamps
 from tracer_core.interpreter.frame import NULL
 from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec, resolve
 from tracer_core.runtime import CompiledFunction
-from tracer_core.segments.capture import Captured, alias_groups
+from tracer_core.segments.capture import Captured
 from tracer_core.segments.emit import runtime_namespace
 from tracer_core.segments.segment import FrameLayout
 from tracer_core.segments.transition import Transition
@@ -411,7 +411,6 @@ _DESCRIBE: dict[Any, Callable[[_Describer, Any], Any]] = {
     (list, set): _collection,
     (frozenset, float, complex, range, str, int, bytes): _literal,
     dict: lambda d, obj: d.namespace(obj),
-    types.FunctionType: lambda d, obj: {"alias_groups": True} if obj is alias_groups else None,
 }
 
 
@@ -486,5 +485,4 @@ _FIND: dict[str, Callable[[_Finder, Any], Any]] = {
     "members": lambda f, value: {"list": list, "set": set}[value[0]](map(f.find, value[1])),
     "globals": lambda f, value: importlib.import_module(value).__dict__,
     "globals_of": lambda f, value: f.find(value).__globals__,
-    "alias_groups": lambda f, value: alias_groups,
 }

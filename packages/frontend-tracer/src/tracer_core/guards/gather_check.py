@@ -27,7 +27,7 @@ def _memory() -> torch.Tensor:
 
 
 class GatherCheck:
-    """Whether the words are as they were, by torch's own gather."""
+    """Whether the words are as they were, by torch's own gather: holds()."""
 
     def __init__(self, words: Words) -> None:
         memory = _memory()
@@ -40,7 +40,8 @@ class GatherCheck:
                     index = torch.tensor([(address - _START) >> 3 for address in addresses])
                     self._depths.append((index, torch.index_select(memory, 0, index)))
 
-    def __call__(self) -> bool:
+    def holds(self) -> bool:
+        """Whether every word is as it was."""
         memory = _memory()
         # Into a new tensor each time: two threads may check at once. Depth after depth.
         return all(

@@ -120,15 +120,20 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
     return f"(type({value}) is {constant(kind)} and {value} == {constant(expected)})"
 
 
+#: Types of device of which there is one: the dispatch keys tell it.
+_ONE_OF_A_KIND = frozenset({"cpu", "meta"})
+
+
 def _tensor(guard: Guard, value: str, constant: Callable[[Any], str], fetch: Callable[[Source], str]) -> str:
     facts: TensorFacts = guard.expected
     parts = [
         f"type({value}) is {constant(facts.type)}",
         f"{value}.dtype is {constant(facts.dtype)}",
-        f"{value}.device == {constant(facts.device)}",
-        f"{value}.requires_grad is {facts.requires_grad}",
         f"keys({value}).raw_repr() == {facts.keys}",
+        f"{value}.requires_grad is {facts.requires_grad}",
     ]
+    if facts.device.type not in _ONE_OF_A_KIND:
+        parts.append(f"{value}.device == {constant(facts.device)}")
     if None in facts.shape:
         parts.append(f"{value}.ndim == {len(facts.shape)}")
         parts += [f"{value}.shape[{i}] == {n}" for i, n in enumerate(facts.shape) if n is not None]

@@ -35,7 +35,7 @@ class Layout:
     """Offsets in bytes. class_mro: in a class. order: of the count of changes of order in an OrderedDict.
     function: in a function, by attribute. impl: of TensorImpl* in a tensor object. sizes: of SizesAndStrides in
     TensorImpl; autograd: of AutogradMeta*. requires_grad, grad_fn: in AutogradMeta (whole words; the first holds
-    other flags too)."""
+    other flags too). storage: of StorageImpl* in TensorImpl; data: of the pointer to the memory in StorageImpl."""
 
     class_mro: int
     order: int
@@ -45,6 +45,8 @@ class Layout:
     autograd: int
     requires_grad: int
     grad_fn: int
+    storage: int
+    data: int
 
 
 def word(address: int) -> int:
@@ -228,8 +230,8 @@ def _looks_like_address(value: int) -> bool:
     return value % 8 == 0 and 1 << 12 < value < 1 << 47
 
 
-def _tensor_offsets() -> tuple[int, int, int, int, int] | None:
-    """(impl, sizes, autograd, requires_grad, grad_fn) of `Layout`."""
+def _tensor_offsets() -> tuple[int, ...] | None:
+    """(impl, sizes, autograd, requires_grad, grad_fn, storage, data) of `Layout`."""
     probe = torch.empty(7, 1000003, device="meta")
     # Right after PyObject_HEAD, or behind the flag of a MaybeOwned<Tensor> (a byte, no address) in older torch.
     impl = next((at for at in (16, 24) if _looks_like_address(word(id(probe) + at))), None)
@@ -240,7 +242,24 @@ def _tensor_offsets() -> tuple[int, int, int, int, int] | None:
     if sizes is None:
         return None
     autograd = _autograd_offsets(impl, sizes)
-    return None if autograd is None else (impl, sizes * 8, *autograd)
+    storage = _storage_offsets(impl, sizes)
+    return None if autograd is None or storage is None else (impl, sizes * 8, *autograd, *storage)
+
+
+def _storage_offsets(impl: int, sizes: int) -> tuple[int, int] | None:
+    """(storage, data) of `Layout`."""
+    one, other = torch.zeros(3), torch.zeros(3)
+    found = []
+    for _ in range(2):
+        own = one.untyped_storage()
+        held = _words(word(id(one) + impl), sizes)
+        at = [i for i, value in enumerate(held) if value == own._cdata]
+        inside = [i for i in range(8) if word(own._cdata + 8 * i) == own.data_ptr()] if len(at) == 1 else []
+        if not inside:
+            return None
+        found.append((at[0] * 8, inside[0] * 8))
+        one.set_(other.untyped_storage(), 0, (3,), (1,))
+    return found[0] if found[0] == found[1] else None
 
 
 def _autograd_offsets(impl: int, sizes: int) -> tuple[int, int, int] | None:
@@ -307,6 +326,13 @@ def tensor_words(tensor: torch.Tensor, found: Layout) -> Iterator[tuple[int, int
     if meta:
         yield 2, meta + found.requires_grad
         yield 2, meta + found.grad_fn
+
+
+def storage_words(tensor: torch.Tensor, found: Layout) -> Iterator[tuple[int, int]]:
+    """(depth, address) of the words that say which memory a tensor is a view of."""
+    address = word(id(tensor) + found.impl) + found.storage
+    yield 1, address
+    yield 2, word(address) + found.data
 
 
 def _metadata_is_seen(found: Layout) -> bool:

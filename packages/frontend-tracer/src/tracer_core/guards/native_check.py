@@ -62,7 +62,7 @@ def _build() -> Path | None:
 
 
 class NativeCheck:
-    """Whether the words are as they were, in C."""
+    """Whether the words are as they were, in C: holds()."""
 
     def __init__(self, library: Any, words: Words) -> None:
         addresses = [address for depth in words.depths for address in depth]
@@ -70,11 +70,8 @@ class NativeCheck:
         self._values = (ctypes.c_uint64 * max(1, len(addresses)))()
         counts = (ctypes.c_int64 * 3)(*map(len, words.depths))
         self._stamp = _Stamp(counts, ctypes.addressof(self._words), ctypes.addressof(self._values))
-        self._holds = functools.partial(library.stamp_holds, ctypes.addressof(self._stamp))
+        self.holds = functools.partial(library.stamp_holds, ctypes.addressof(self._stamp))
         library.stamp_take(ctypes.addressof(self._stamp), 0, len(addresses))
-
-    def __call__(self) -> bool:
-        return bool(self._holds())
 
     def moved(self, addresses: list[int]) -> list[bool]:
         """Whether each of these words (of depth 0) changed."""

@@ -27,22 +27,23 @@ class Stamp:
     """See the module's docstring. fetched: the values of the full check. unchanged(): whether the words are as
     they were; rest(): whether what no word tells is, None if there is nothing. references: to the roots."""
 
-    __slots__ = ("fetched", "unchanged", "rest", "references", "_words")
+    __slots__ = ("fetched", "unchanged", "rest", "references", "_words", "_check")
 
     def __init__(self, found: Layout, checked: Checked, roots: list[Any], volatile: frozenset[int]) -> None:
         self.fetched = checked.fetched
         self._words = words = Words(found, checked, roots, volatile)
-        self.unchanged = native_check(words) or GatherCheck(words)
+        self._check = native_check(words) or GatherCheck(words)
+        self.unchanged: Callable[[], Any] = self._check.holds
         self.rest: Callable[[], bool] | None = words.holds_in_python if words.needs_python else None
         self.references: list[Any] = []
 
     def holds(self) -> bool:
         """Whether everything is as it was when the stamp was made."""
-        return self.unchanged() and (self.rest is None or self.rest())
+        return bool(self.unchanged()) and (self.rest is None or self.rest())
 
     def changed_dicts(self) -> list[int]:
         """ids of the watched dictionaries whose version moved."""
-        moved = self.unchanged.moved([address for address, _ in self._words.dicts])
+        moved = self._check.moved([address for address, _ in self._words.dicts])
         return [one for (_, one), changed in zip(self._words.dicts, moved, strict=True) if changed]
 
 
@@ -63,16 +64,21 @@ class Stamps:
 
     def fetch(self, state: Any) -> Any:
         """The fetched values for this state, or None if the full check fails."""
-        key: Any = (
-            id(state[self._single])
-            if self._single is not None
-            else tuple([id(state[i]) for i in self._roots])
-        )
+        at = self._single
+        if at is not None:
+            key = id(state[at])
+        elif self._roots:
+            key = tuple([id(state[i]) for i in self._roots])
+        else:
+            key = 0
         stamp = self._stamps.get(key)
         if stamp is not None:
             if stamp.unchanged() and (stamp.rest is None or stamp.rest()):
                 return stamp.fetched
             self._note(stamp)
+        return self._check_fully(state, key)
+
+    def _check_fully(self, state: Any, key: Any) -> Any:
         checked = self._check(state)
         if checked is None:
             return None

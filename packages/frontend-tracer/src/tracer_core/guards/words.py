@@ -29,6 +29,7 @@ from tracer_core.guards.layout import (
     Layout,
     dict_slot,
     member_slot,
+    storage_words,
     tensor_words,
     word,
 )  # fmt: skip
@@ -44,10 +45,11 @@ class Checked:
     fetched: values for the run part. dicts: (dictionary or class namespace, keys read in it; None: all of
     them). holders: (object, its `__dict__`). objects: whose exact type was checked. classes: whose MRO was.
     empties: containers that must be falsy. tensors: whose metadata was checked. lists: read by position.
-    probes: calls that must give the same object again.
+    probes: calls that must give the same object again. storages: tensors whose memory must be the same.
     """
 
-    __slots__ = ("fetched", "dicts", "holders", "objects", "classes", "empties", "tensors", "lists", "probes")
+    __slots__ = ("fetched", "dicts", "holders", "objects", "classes", "empties", "tensors", "lists", "probes",
+                 "storages")  # fmt: skip
 
     def __init__(
         self,
@@ -60,10 +62,11 @@ class Checked:
         tensors: Sequence[Any] = (),
         lists: Sequence[Any] = (),
         probes: Sequence[Any] = (),
+        storages: Sequence[Any] = (),
     ) -> None:
         self.fetched, self.dicts, self.holders, self.objects = fetched, dicts, holders, objects
         self.classes, self.empties, self.tensors, self.lists = classes, empties, tensors, lists
-        self.probes = probes
+        self.probes, self.storages = probes, storages
 
 
 def plain_dict(namespace: Any) -> dict[Any, Any] | None:
@@ -112,6 +115,9 @@ class Words:
         for tensor in checked.tensors:
             self._keep(tensor)
             for depth, address in tensor_words(tensor, found):
+                self.depths[depth].append(address)
+        for tensor in checked.storages:  # among `tensors`: the depths before were compared
+            for depth, address in storage_words(tensor, found):
                 self.depths[depth].append(address)
         for items in checked.lists:
             self._list(items)

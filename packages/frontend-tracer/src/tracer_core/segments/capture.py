@@ -30,7 +30,7 @@ from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import InputSpec, Role, Runner
 from tracer_core.rebuild import CannotRebuild, Rebuilder
 from tracer_core.segments.breaks import BREAKS, Break, Restart
-from tracer_core.segments.emit import Variant, runtime_namespace, settings_checks
+from tracer_core.segments.emit import Variant, memory, runtime_namespace, settings_checks
 from tracer_core.segments.segment import flatten
 from tracer_core.segments.transition import Transition
 from tracer_core.shapes import ShapePolicy, size_conditions
@@ -260,8 +260,8 @@ class _Generator:
         with stage("segment", graph=self.name, suffix=".py") as stage_record:
             self._guards()
             if runner is not None:
-                inputs = ", ".join(variant.use(source) for source, _, _ in tracer.recorder.inputs)
-                variant.body += self._run_graph(inputs)
+                lines, inputs = variant.graph_inputs([source for source, _, _ in tracer.recorder.inputs])
+                variant.body += [*lines, *self._run_graph(inputs)]
             variant.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
             variant.body += [*self._settings(), self.result]
             captured = self._captured(runner, gm, record)
@@ -287,9 +287,9 @@ class _Generator:
         draws = any(_draws(node) for node in self.tracer.recorder.graph.nodes)
         before = [f"versions = ({written},)"] if written else []
         before += ["drawn = rng_state()"] if draws else []
-        call = f"graph([{inputs}])"
+        call = f"graph({inputs})"
         if self.tracer.recorder.state_nodes:
-            call = f"run_restoring(graph, [{inputs}])"
+            call = f"run_restoring(graph, {inputs})"
         return [
             *before,
             f"try: y = {call}",
@@ -362,16 +362,9 @@ class _Generator:
 
     def _alias_guards(self) -> None:
         """A graph that writes to an input was captured for inputs that share no memory with it."""
-        variant = self.variant
-        inputs = [(source, tensor, node.meta["val"]) for source, tensor, node in self._tensor_inputs()]
-        if not self._written():
-            return
-        names = [variant.use(source) for source, _, _ in inputs]
-        storages = [t.untyped_storage().data_ptr() for _, t, _ in inputs]
-        groups = [storages.index(pointer) for pointer in storages]
-        pointers = ", ".join(f"{name}.untyped_storage().data_ptr()" for name in names)
-        variant.constants.namespace["alias_groups"] = alias_groups
-        variant.check_late(f"alias_groups([{pointers}]) == {groups!r}")
+        if self._written():
+            inputs = list(self._tensor_inputs())
+            self.variant.check_memory([source for source, _, _ in inputs], [memory(t) for _, t, _ in inputs])
 
     # -- the function --
 
@@ -387,7 +380,7 @@ class _Generator:
         if variant.object_lines:
             namespace["stamps"] = Stamps(namespace["check"], roots)
         failure = Failure(
-            settings, tuple(tracer.provenance.guards), tuple(variant.late_conditions), variant.names(),
+            settings, tuple(tracer.provenance.guards), tuple(variant.explained), variant.names(),
             variant.constants, tracer.provenance.constants, namespace,
         )  # fmt: skip
         if enabled("guards"):
@@ -426,11 +419,6 @@ def _draws(node: torch.fx.Node) -> bool:
     """Whether a node of a graph may draw random numbers."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return any(stem in name for stem in _RANDOM)
-
-
-def alias_groups(pointers: list[int]) -> list[int]:
-    """For each storage pointer the index of its first occurrence."""
-    return [pointers.index(pointer) for pointer in pointers]
 
 
 def _input_spec(source: Any, tensor: Any, node: torch.fx.Node) -> InputSpec:

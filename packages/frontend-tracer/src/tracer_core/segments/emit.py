@@ -12,7 +12,7 @@ import math
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -39,6 +39,17 @@ _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 #: Roots of a state that are checked anew on every call.
 DIRECT_ROOTS = (*ARRAY, list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType, types.CellType, *_LITERALS,
                  float, complex, torch.dtype, torch.device)  # fmt: skip
+
+
+def alias_groups(pointers: Sequence[int]) -> list[int]:
+    """For each pointer the index of its first occurrence."""
+    first: dict[int, int] = {}
+    return [first.setdefault(pointer, i) for i, pointer in enumerate(pointers)]
+
+
+def memory(tensor: torch.Tensor) -> int:
+    """Where the memory begins that a tensor is a view of."""
+    return tensor.untyped_storage().data_ptr()
 
 
 def unbound_cell(cell: Any) -> bool:
@@ -103,10 +114,15 @@ class Variant:
         self.direct_lines: list[str] = []
         #: Conditions that are checked on every call, after the objects.
         self.late_conditions: list[str] = []
+        #: All conditions beside the guards, over variables and state: what a failure is explained with.
+        self.explained: list[str] = []
         self.body: list[str] = []
         self.fetched: dict[str, None] = {}
+        #: name in the run part -> text of what the check makes for it from what it fetched.
+        self.prepared: dict[str, str] = {}
         self.parts: dict[str, dict[str, None]] = {
-            name: {} for name in ("holders", "objects", "classes", "empties", "tensors", "lists", "probes")
+            name: {}
+            for name in ("holders", "objects", "classes", "empties", "tensors", "lists", "probes", "storages")
         }
         #: variable of a dictionary -> text of each key read in it, or None: its keys themselves matter.
         self.keys_read: dict[str, dict[str, None] | None] = {}
@@ -180,6 +196,43 @@ class Variant:
             self.fetched[name] = None
         return name
 
+    def graph_inputs(self, sources: list[Source]) -> tuple[list[str], str]:
+        """(lines, text) of the list of a graph's inputs. Those that a stamp vouches for are put into a list once."""
+        stamped = [source.base is not None and self.is_object(source) for source in sources]
+        if sum(stamped) < 4:
+            return [], f"[{', '.join(map(self.use, sources))}]"
+        texts = [self.fetch(s) if known else "None" for s, known in zip(sources, stamped, strict=True)]
+        self.prepared["G"] = f"[{', '.join(texts)}]"
+        lines = [
+            f"G[{i}] = {self.use(source)}"
+            for i, (source, known) in enumerate(zip(sources, stamped, strict=True))
+            if not known
+        ]
+        return ["G = G.copy()", *lines], "G"
+
+    def check_memory(self, sources: list[Source], pointers: list[int]) -> None:
+        """Which of these tensors share memory must stay as it is. pointers: to their memory now."""
+        stamped = [source.base is not None and self.is_object(source) for source in sources]
+        own = [pointer for pointer, known in zip(pointers, stamped, strict=True) if known]
+        others = [pointer for pointer, known in zip(pointers, stamped, strict=True) if not known]
+        if len(own) < 4 or not set(own).isdisjoint(others):
+            texts = ", ".join(f"memory({self.use(source)})" for source in sources)
+            self.check_late(f"alias_groups(({texts},)) == {alias_groups(pointers)!r}")
+            return
+        names = [self.fetch(source) for source, known in zip(sources, stamped, strict=True) if known]
+        self.parts["storages"].update(dict.fromkeys(names))
+        each = f"({', '.join(f'memory({name})' for name in names)},)"
+        self.object_lines.append(f"P = {each}")
+        self.object_lines.append(f"if alias_groups(P) != {alias_groups(own)!r}: return None")
+        self.explained.append(f"alias_groups({each}) == {alias_groups(own)!r}")
+        if others:
+            self.prepared["P"] = "frozenset(P)"
+            direct = [self.use(source) for source, known in zip(sources, stamped, strict=True) if not known]
+            texts = ", ".join(f"memory({name})" for name in direct)
+            self.check_late(f"P.isdisjoint(({texts},))", f"set({each}).isdisjoint(({texts},))")
+            if len(others) > 1:
+                self.check_late(f"alias_groups(({texts},)) == {alias_groups(others)!r}")
+
     def _note_read(self, source: Source, base: str, name: str) -> None:
         """What a stamp must watch so that this read would give the same again."""
         if not self.is_object(source) or source.base is None:
@@ -223,9 +276,10 @@ class Variant:
         else:
             self.check_late(guard.text(self.use(guard.source), self.constants.text, self.use))
 
-    def check_late(self, condition: str) -> None:
-        """A condition over what `use` gives."""
+    def check_late(self, condition: str, explained: str = "") -> None:
+        """A condition over what `use` gives. explained: the same without what is prepared."""
         self.late_conditions.append(condition)
+        self.explained.append(explained or condition)
 
     def names(self) -> dict[str, Source]:
         """Text of a value in the generated code -> where it comes from."""
@@ -284,7 +338,8 @@ class Variant:
                 for name, keys in self.keys_read.items()
             ]
             groups = [dicts, *map(list, self.parts.values())]
-            texts = ", ".join(map(_tuple_text, [list(self.fetched), *groups]))
+            given = [*self.fetched, *self.prepared.values()]
+            texts = ", ".join(map(_tuple_text, [given, *groups]))
             lines += [f"    return Checked({texts})", ""]
         lines += ["def attempt(S):"]
         lines += [f"    if not ({text}): return MISS" for text in settings]
@@ -293,8 +348,8 @@ class Variant:
             lines += [f"    except {_FAILURES}: return MISS"]
         if self.object_lines:
             lines += ["    F = stamps.fetch(S)", "    if F is None: return MISS"]
-            if self.fetched:
-                lines += [f"    {_tuple_text(list(self.fetched))} = F"]
+            if self.fetched or self.prepared:
+                lines += [f"    {_tuple_text([*self.fetched, *self.prepared])} = F"]
         lines += [f"    if not ({condition}): return MISS" for condition in self.late_conditions]
         lines += [f"    {line}" for line in self.body]
         return "\n".join(lines) + "\n"
@@ -332,7 +387,7 @@ def runtime_namespace() -> dict[str, Any]:
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math, "payload": payload,
         "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
-        "reached": reached, "same_objects": same_objects,
+        "reached": reached, "same_objects": same_objects, "alias_groups": alias_groups, "memory": memory,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled, "default_dtype": torch.get_default_dtype,
         "function_modes": torch._C._len_torch_function_stack, "dispatch_modes": torch._C._len_torch_dispatch_stack,
