@@ -28,6 +28,8 @@ _PASSING: frozenset[Any] = frozenset(
         )
     }
 )  # fmt: skip
+#: Beside the standard library: what asks numbers for their type.
+_LIBRARIES = frozenset({"numpy", "scipy", "pandas", "sympy", "packaging"})
 _C_FUNCTIONS = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType,
     types.ClassMethodDescriptorType,
@@ -52,4 +54,5 @@ def keeps_symbols(function: Any) -> bool:
 
 
 def _is_of_library(module: str) -> bool:
-    return module.partition(".")[0] in sys.stdlib_module_names
+    package = (module or "").partition(".")[0]
+    return package in sys.stdlib_module_names or package in _LIBRARIES

@@ -293,6 +293,7 @@ class _Generator:
         return [
             *before,
             f"try: y = {call}",
+            "except TracerError: raise",  # the backend is at fault, which the program cannot make good
             "except Exception as error:",
             *([f"    if ({written},) != versions: raise"] if written else []),
             *(["    set_rng_state(drawn)"] if draws else []),

@@ -21,6 +21,7 @@ import torch
 
 from tracer_core import settings, torch_private
 from tracer_core.effects import Change
+from tracer_core.errors import TracerError
 from tracer_core.guards.guard import Guard, GuardKind, data_of, same_objects
 from tracer_core.guards.stamp import Checked
 from tracer_core.interpreter.frame import NULL
@@ -386,6 +387,7 @@ def runtime_namespace() -> dict[str, Any]:
     return {
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math, "payload": payload,
+        "TracerError": TracerError,
         "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
         "reached": reached, "same_objects": same_objects, "alias_groups": alias_groups, "memory": memory,
         "is_grad_enabled": torch.is_grad_enabled,

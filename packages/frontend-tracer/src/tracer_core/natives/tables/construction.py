@@ -72,7 +72,9 @@ def weak_reference(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _to_itself(tracer: Any) -> bool:
     """Whether a weak dictionary or set, being made, refers to itself."""
     frame = tracer.frames[-1]
-    return frame.globals.get("__name__") in ("weakref", "_weakrefset") and frame.code.raw.co_name == "__init__"
+    return (
+        frame.globals.get("__name__") in ("weakref", "_weakrefset") and frame.code.raw.co_name == "__init__"
+    )
 
 
 def _changes(function: Any) -> Any:
