@@ -364,7 +364,7 @@ class Rebuilder(ObjectRebuilder):
             raise self._no_way(obj)
         try:
             if isinstance(obj, ARRAY) and obj.base is not None:  # type: ignore[attr-defined]
-                raise CannotRebuild("a view of an array")
+                raise CannotRebuild("a view of an array", type(obj))
             described = obj.__reduce_ex__(4)
         except Exception as error:
             raise self._no_way(obj) from error

@@ -558,7 +558,7 @@ def holds_tensor(value: Any, depth: int = 6) -> bool:
 def _is_opaque_data(value: Any) -> bool:
     """Whether an object holds data that no guard can describe: arrays and buffers."""
     return (
-        isinstance(value, (bytearray, memoryview, array.array))
+        isinstance(value, (bytearray, memoryview, array.array, types.MappingProxyType))
         or type(value).__module__.partition(".")[0] == "numpy"
     )
 

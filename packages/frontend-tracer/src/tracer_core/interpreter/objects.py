@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core.interpreter.answers import Answer, Hashed, text_part
-from tracer_core.provenance import is_constant
+from tracer_core.provenance import IDENTITY_TYPES, is_constant
 
 _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)
@@ -241,12 +241,23 @@ def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
         tracer.break_graph(
             "unknown_native", "the text of an object is its address, which differs between runs"
         )
+    if type(value) is types.SimpleNamespace:
+        fields = tracer.mapping(tracer.getattr(value, "__dict__")).items()
+        return f"namespace({', '.join(f'{name}={repr_of(tracer, item, inside)}' for name, item in fields)})"
     tracer.native_reads(value)
     if isinstance(value, _PRINTED_AS) and not all(map(is_constant, _held(value))):
         if tracer.special(type(value), "__repr__") is not object.__repr__ and type(value) in _PRINTED_AS:
             return repr(_with_texts(tracer, value))
         tracer.break_graph("unknown_native", f"a {type(value).__name__} of objects is printed")
+    _check_printed(tracer, value)
     return repr(value)
+
+
+def _check_printed(tracer: Any, value: Any) -> None:
+    """Breaks for an object whose text shows contents that no guard watches."""
+    known = (*IDENTITY_TYPES, types.ModuleType, *_PRINTED_AS, dict, set, frozenset, list, tuple, torch.SymInt, torch.SymFloat)
+    if not isinstance(value, known) and not tracer.is_fresh(value):
+        tracer.break_graph("unsupported_value", f"the text of a {type(value).__name__} from before this segment")
 
 
 #: Containers that C code prints.
@@ -309,6 +320,7 @@ def str_of(tracer: Any, value: Any) -> str:
     if tracer._static(type(value), "__str__") is object.__dict__["__str__"]:
         return repr_of(tracer, value)
     tracer.native_reads(value)
+    _check_printed(tracer, value)
     return str(value)
 
 

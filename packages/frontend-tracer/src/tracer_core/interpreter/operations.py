@@ -324,6 +324,8 @@ class Operations(Attributes):
         if isinstance(left, _CONTAINERS) and isinstance(right, _CONTAINERS):
             if not (self._plain(left) and self._plain(right)):
                 return objects.equal(self, left, right)
+        if type(left) is type(right) is types.SimpleNamespace:
+            return objects.equal(self, self.getattr(left, "__dict__"), self.getattr(right, "__dict__"))
         for value in (left, right):
             if isinstance(value, _CONTAINERS):
                 self.expand(value)
@@ -634,6 +636,7 @@ class Operations(Attributes):
         if type(value) in (list, tuple):
             return [self.list_item(value, i) for i in range(self.length(value))]
         if type(value).__name__ in _VIEW_NAMES or is_constant(value):
+            self.expand(value)
             return list(value)
         iterator = self.iterate(value)
         items: list[Any] = []

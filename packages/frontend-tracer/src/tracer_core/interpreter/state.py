@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import collections
 import enum
+import types
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -353,4 +354,4 @@ _HOLDERS = (int, float, complex, str, bytes)
 #: The longest bytearray or array whose contents are compared on every call.
 _BUFFER_LIMIT = 4096
 #: Views of a dictionary: one that existed before the trace does not say which dictionary it shows.
-_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()), types.MappingProxyType)

@@ -36,6 +36,8 @@ def plain_data(tracer: Any, value: Any, depth: int = 6) -> bool:
 def _run(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A NumPy function of plain data runs while tracing."""
     name = getattr(function, "__name__", type(function).__name__)
+    args = [tracer.concrete(tracer.settled(value)) for value in args]
+    kwargs = {key: tracer.concrete(tracer.settled(value)) for key, value in kwargs.items()}
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
             tracer.break_graph("data_dependent_value", f"numpy.{name}() of a tensor")

@@ -16,6 +16,7 @@ from tracer_core.interpreter.attributes import ABSENT
 from tracer_core.interpreter.class_making import new_class
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
+from tracer_core.natives.tables.containers import pairs_of
 from tracer_core.provenance import is_constant
 
 declare(PURE, [ord])
@@ -414,14 +415,7 @@ def _mapping_init(kind: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         result = kind()
         if args:
-            source = args[0]
-            if isinstance(source, dict) or tracer.has_attribute(source, "keys"):
-                result.update(tracer.mapping(source))
-            else:
-                for pair in tracer.spread(source):
-                    key, value = tracer.spread(pair)
-                    tracer.check_key(key, result)
-                    result[key] = value
+            result.update(pairs_of(tracer, args[0]))
         result.update(kwargs)
         return result
 

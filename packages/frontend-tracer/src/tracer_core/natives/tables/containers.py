@@ -263,9 +263,7 @@ def update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, *rest = args
     items: dict[Any, Any] = {}
     if rest:
-        source = rest[0]
-        is_mapping = isinstance(source, dict) or tracer.has_attribute(source, "keys")
-        items.update(tracer.mapping(source) if is_mapping else dict(tracer.spread(source)))
+        items = pairs_of(tracer, rest[0])
     items.update(kwargs)
     if isinstance(target, collections.OrderedDict):  # its update() goes through __setitem__
         for key, value in items.items():
@@ -275,6 +273,23 @@ def update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.check_key(key, target)
         tracer.before_store(target, key)
         dict.__setitem__(target, key, value)
+
+
+def pairs_of(tracer: Any, source: Any) -> dict[Any, Any]:
+    """What dict(source) reads: a mapping, or pairs."""
+    if isinstance(source, dict) or tracer.has_attribute(source, "keys"):
+        found = tracer.mapping(source)
+        objects.settle_keys(tracer, list(found))
+        return dict(found)
+    items: dict[Any, Any] = {}
+    for i, pair in enumerate(tracer.spread(source)):
+        parts = tracer.spread(pair)
+        if len(parts) != 2:
+            length = f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required"
+            raise ValueError(length)
+        tracer.check_key(parts[0], items)
+        items[parts[0]] = parts[1]
+    return items
 
 
 @special(set.update)
