@@ -131,7 +131,7 @@ def row_name(function: Any) -> str:
     return f"{module}.{qualified}"
 
 
-def unbound(function: types.BuiltinFunctionType) -> Any:
+def unbound(function: Any) -> Any:
     """The type's method behind a bound C method, or None (module-level functions)."""
     owner = getattr(function, "__self__", None)
     definer = getattr(function, "__objclass__", None)
