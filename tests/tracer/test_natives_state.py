@@ -1,4 +1,4 @@
-# ruff: noqa: UP030, UP031, UP032  (the forms of formatting are what is tested)
+# ruff: noqa: UP031, UP032  (the forms of formatting are what is tested)
 """Native code on objects that existed before: each program's world changes between its calls."""
 
 from __future__ import annotations
