@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import weakref
 
@@ -181,3 +182,78 @@ def test_a_trace_lets_go_of_its_tensors():
         assert end() is None
     finally:
         gc.enable()
+
+
+def test_generator_left_by_break():
+    def make():
+        log = []
+
+        def numbers(n):
+            try:
+                for i in range(n):
+                    log.append(i)
+                    yield i
+            finally:
+                log.append("closed")
+
+        def f(x):
+            for i in numbers(4):
+                x = x + i
+                if i == 2:
+                    break
+            log.append("after")
+            return x
+
+        return f, log
+
+    twin(make, (X,), (X,), (Y,), (X,))
+
+
+def test_generator_left_in_a_variable():
+    def make():
+        log = []
+
+        @contextlib.contextmanager
+        def manager():
+            log.append("in")
+            try:
+                yield
+            finally:
+                log.append("out")
+
+        def numbers(n):
+            with manager():
+                yield from range(n)
+
+        def f(x):
+            g = numbers(4)
+            x = x + next(g) + next(g)
+            log.append("before")
+            del g
+            log.append("after")
+            return x
+
+        return f, log
+
+    twin(make, (X,), (X,), (Y,), (X,))
+
+
+def test_generator_left_without_handlers_is_captured():
+    def make():
+        log = []
+
+        def numbers(n):
+            for i in range(n):
+                log.append(i)
+                yield i
+
+        def f(x):
+            for i in numbers(4):
+                x = x + i
+                if i == 2:
+                    break
+            return x + len(log)
+
+        return f, log
+
+    twin(make, (X,), (X,), breaks=0)

@@ -60,8 +60,10 @@ _LONG_LIVED = (type, torch.Tensor, torch.nn.Module, BaseException)
 
 
 def end_is_seen(value: Any) -> bool:
-    """Whether the program can tell when an object dies: it has ``__del__``, or somebody watches it. Nothing of ours
-    may keep such an object alive."""
+    """Whether the program can tell when an object dies: it has ``__del__``, somebody watches it, or it is a generator
+    that may be inside ``try``. Nothing of ours may keep such an object alive."""
+    if type(value) is types.GeneratorType:
+        return value.gi_frame is not None and bool(value.gi_code.co_exceptiontable)
     if not type(value).__flags__ & (1 << 9) or isinstance(value, _LONG_LIVED):
         return False
     return hasattr(type(value), "__del__") or weakref.getweakrefcount(value) > 0

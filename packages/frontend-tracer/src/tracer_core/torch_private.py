@@ -523,3 +523,12 @@ def python_text(expr: Any, names: dict[Any, str]) -> str:
             return repr(float(number))  # sympy's own text has 15 digits
 
     return str(Printer().doprint(expr))
+
+
+def leave_modes(fake_mode: Any, functions: int) -> None:
+    """Leaves a FakeTensorMode that is still entered, and torch-function modes above the first `functions`."""
+    key = torch._C._TorchDispatchModeKey.FAKE
+    while fake_mode.enter_stack and torch._C._get_dispatch_mode(key) is fake_mode:
+        fake_mode.__exit__(None, None, None)
+    while torch._C._len_torch_function_stack() > functions:
+        torch._C._pop_torch_function_stack()

@@ -72,6 +72,8 @@ class Calls(Operations):
     methods_of: dict[type, frozenset[str]]
     #: id -> (step, object) of what native code made.
     births: dict[int, tuple[int, Any]]
+    #: Generators with handlers (try, with), which may run when they are closed.
+    generators: list[TracedGenerator]
 
     # -- entry points of the machine --
 
@@ -210,7 +212,10 @@ class Calls(Operations):
         frame = Frame(function, code)
         bind(self, frame, args, kwargs)
         if frame.code.is_generator:
-            return TracedGenerator(self, frame)
+            made = TracedGenerator(self, frame)
+            if frame.code.exceptions:
+                self.generators.append(made)
+            return made
         return frame
 
     def _guard_code(self, function: types.FunctionType) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tracer_core import settings
+from tracer_core import settings, torch_private
 from tracer_core.effects import Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
@@ -39,6 +39,29 @@ _MODULE_CALL = torch.nn.Module.__call__
 #: Code flags of generator functions, coroutine functions and asynchronous generators.
 _NOT_PLAIN = 0x20 | 0x80 | 0x200
 _STEP_LIMIT = 3_000_000
+_FAKES_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+def _acts_when_closed(frame: Frame) -> bool:
+    """Whether a suspended frame that GeneratorExit is raised in does more than pass it on."""
+    code, at = frame.code, frame.last
+    while True:
+        entry = next((one for one in code.exceptions if one.start <= at < one.end), None)
+        if entry is None:
+            return False
+        at = entry.target
+        while code.names[at] in _PASSES_ON:
+            at += 1
+        if code.names[at] == "CALL_INTRINSIC_1":  # 3.12: StopIteration must not leave a generator
+            return False
+        if code.names[at] != "RERAISE":
+            return True
+
+
+#: What the end of ``except ... as name`` does.
+_PASSES_ON = frozenset(
+    {"PUSH_EXC_INFO", "COPY", "POP_EXCEPT", "LOAD_CONST", "STORE_FAST", "DELETE_FAST", "SWAP", "NOP"}
+)
 
 
 class Raised(NamedTuple):
@@ -76,9 +99,13 @@ class Tracer(Calls):
         self._lineages = set()
         self.tensor_attributes = {}
         self.dying: set[int] = set()
+        self.closed = False
+        self._settings, self._function_modes = settings.snapshot(), torch._C._len_torch_function_stack()
+        self._log_disabled = _FAKES_LOG.disabled
         self._fresh_functions: set[int] = set()
         self._fresh_cells: set[int] = set()
         self._keep: list[Any] = []
+        self.generators = []
         self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
         self.interpreted: dict[types.CodeType, types.FunctionType] = {}
         #: Values that the program gave to settings, at the end of the trace.
@@ -108,6 +135,15 @@ class Tracer(Calls):
         if self.steps > _STEP_LIMIT:
             raise Break("step_limit", f"more than {_STEP_LIMIT} instructions")
 
+    def check_generators(self) -> None:
+        """A generator that the program left inside ``try`` or ``with`` is closed when its last reference goes, which
+        a trace does not see: it is made for real."""
+        for made in self.generators:
+            if not made.started or made.finished:
+                continue
+            if _acts_when_closed(made.frame):
+                raise Restart(made.born, "unsupported_value", f"{made.code_name} is left inside try or with")
+
     def _break_before_unbuildable(self) -> None:
         """A value that no later call could make again is made for real, by an instruction of its own."""
         stack = self.frames[-1].stack
@@ -120,21 +156,35 @@ class Tracer(Calls):
     def _break_before_death(self) -> None:
         """A local variable that may hold the last reference to an object whose end is seen is dropped for real."""
         frame = self.frames[-1]
-        if frame.code.names[frame.ip] in ("STORE_FAST", "DELETE_FAST"):
+        name = frame.code.names[frame.ip]
+        if name in ("STORE_FAST", "DELETE_FAST"):
             value = frame.locals[frame.code.args[frame.ip]]
-            value = value.value if type(value) is Unread else value
-            if id(value) in self.dying:
-                raise Break(
-                    "finalizer", f"a variable that holds a {type(value).__qualname__} is set or deleted"
-                )
+        elif name == "POP_TOP":
+            value = frame.stack[-1]
+        else:
+            return
+        value = value.value if type(value) is Unread else value
+        if id(value) in self.dying:
+            raise Break(
+                "finalizer", f"what may be the last reference to a {type(value).__qualname__} is dropped"
+            )
 
     def close(self) -> None:
-        """Gives every object its old contents, whatever happened."""
+        """Gives every object and torch's state their old contents, whatever happened. May be called again."""
         try:
-            self.effects.restore()
+            self._put_back()
         except BaseException:  # an interrupt: what is half restored is restored again
-            self.effects.restore()
+            self._put_back()
             raise
+
+    def _put_back(self) -> None:
+        if not self.closed:
+            # An interrupt can come between the entering of a mode and what would leave it.
+            torch_private.leave_modes(self.fakes.mode, self._function_modes)
+            _FAKES_LOG.disabled = self._log_disabled
+            settings.restore(self._settings)
+            self.effects.restore()
+            self.closed = True
 
     def unwind(self, error: BaseException, base: int) -> None:
         if id(error) not in self.raised:
@@ -202,8 +252,7 @@ class Tracer(Calls):
         before = settings.snapshot()
         depth = torch._C._len_torch_function_stack()
         # An operator that fails on fakes fails for real later, if the program gets there: only that is reported.
-        fakes_log = logging.getLogger("torch._subclasses.fake_tensor")
-        was_disabled, fakes_log.disabled = fakes_log.disabled, True
+        _FAKES_LOG.disabled = True
         try:
             return self.run(0)
         except Break as broken:
@@ -212,7 +261,7 @@ class Tracer(Calls):
             # A part of the instruction was interpreted already, and fresh objects may have changed.
             raise Restart(self.outer_step, broken.kind, broken.reason) from None
         finally:
-            fakes_log.disabled = was_disabled
+            _FAKES_LOG.disabled = self._log_disabled
             self.recorder.close_contexts()
             self.settings_after = self._settings_after(before)
             settings.restore(before)

@@ -141,9 +141,12 @@ def _attempt(
     tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: Any, name: str
 ) -> Captured:
     try:
-        return _trace(tracer, start, state, config, settings, name)
+        try:
+            return _trace(tracer, start, state, config, settings, name)
+        finally:
+            tracer.close()
     finally:
-        tracer.close()
+        tracer.close()  # again, should an interrupt have come where the first would have begun
 
 
 def _trace(
@@ -160,6 +163,7 @@ def _trace(
                 broken = error.with_traceback(None)
                 if not tracer.frames:
                     raise Abandoned(f"{error.kind}: {error.reason}") from None
+            tracer.check_generators()
         except (Restart, Abandoned, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -176,7 +180,7 @@ def _trace(
         # Values are written down as the trace left them: iterators look at what they go over.
         tracer.effects.look()
         generator.write(value, broken)
-        tracer.effects.restore()
+        tracer.close()
         return generator.finish(broken, where)
     finally:
         generator.forget()
