@@ -249,7 +249,7 @@ class CompiledFunction:
         logger().warning("%s; it runs natively from now on", reason)
         self.forget()
         self.skipped = reason
-        return RealMachine().finish(error.frames)
+        return RealMachine().finish(error.frames) if error.frames else error.value
 
     # -- capturing --
 

@@ -73,7 +73,7 @@ class Transition:
         frames = frames_of(self.layouts, values)
         returned, value = machine.step(frames)
         if self.raises and not machine.raised:
-            raise NotRaised(self.raises, frames)
+            raise NotRaised(self.raises, frames, value)
         return self._settled(machine, frames, returned, value)
 
     def failed(self, error: BaseException, layouts: Any, values: Any) -> tuple[Exit | None, Any]:
@@ -108,11 +108,12 @@ GRAPH_RAISED: Any = type("GraphRaised", (), {"__repr__": lambda self: "GRAPH_RAI
 
 
 class NotRaised(Exception):
-    """An instruction that raised while it was traced did not raise when it ran. frames: the activation after it."""
+    """An instruction that raised while it was traced did not raise when it ran. frames: the activation after it; empty
+    if it returned `value`."""
 
-    def __init__(self, what: str, frames: list[Frame]) -> None:
+    def __init__(self, what: str, frames: list[Frame], value: Any) -> None:
         super().__init__(f"{what}, seen in the trace, was not raised")
-        self.frames = frames
+        self.frames, self.value = frames, value
 
 
 class _Writer:
