@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracer_core.interpreter.frame import Frame
+from tracer_core.segments.breaks import Break, Restart, RunNatively
 
 
 class TracedGenerator:
@@ -42,19 +43,74 @@ class TracedGenerator:
         return self._resume(None)
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
-        if isinstance(error, type):
-            error = error() if value is None else (value if isinstance(value, error) else error(value))
+        if isinstance(error, type) and issubclass(error, BaseException):
+            call = self.machine.call_value
+            if value is None:
+                error = call(error, [], {})
+            else:
+                error = value if isinstance(value, error) else call(error, [value], {})
+        if not isinstance(error, BaseException):
+            kind = type(error).__name__
+            raise TypeError(f"exceptions must be classes or instances deriving from BaseException, not {kind}")
         if self.finished or not self.started:
             self.finished = True
             raise error
-        return self._resume(error)
+        inner = self._delegate()
+        if inner is None:
+            return self._resume(error)
+        return self._throw_into(inner, error)
+
+    def _delegate(self) -> Any:
+        """The iterator that the generator waits for at ``yield from``, or None."""
+        frame = self.frame
+        names, args = frame.code.names, frame.code.args
+        if self.running or names[frame.ip] != "RESUME" or (args[frame.ip] or 0) & 3 < 2:
+            return None
+        return frame.stack[-1]
+
+    def _throw_into(self, inner: Any, error: BaseException) -> Any:
+        """An exception thrown at ``yield from`` goes to the inner iterator first."""
+        if isinstance(error, GeneratorExit):
+            return self._resume(self._close_inner(inner) or error)
+        throw = inner.throw if isinstance(inner, HOST_ITERATORS[:1]) else self.machine.getattr_or(inner, "throw", None)
+        if throw is None:
+            return self._resume(error)
+        try:
+            self.yielded = True
+            return self.machine.call_value(throw, [error], {})
+        except StopIteration as stop:
+            if "CLEANUP_THROW" in self.frame.code.names:  # 3.12: the bytecode takes the value itself
+                return self._resume(stop)
+            self._finish_delegation(stop.value)
+            return self._resume(None)
+        except Exception as raised:
+            return self._resume(raised)
+
+    def _finish_delegation(self, value: Any) -> None:
+        """The ``yield from`` expression has its value."""
+        frame = self.frame
+        at_send = frame.code.args[frame.ip + 1]  # after RESUME comes the jump back to SEND
+        frame.stack[-1] = value
+        frame.ip = frame.code.args[at_send]
+
+    def _close_inner(self, inner: Any) -> BaseException | None:
+        """Closes the inner iterator; what that raised."""
+        close = inner.close if isinstance(inner, HOST_ITERATORS[:1]) else self.machine.getattr_or(inner, "close", None)
+        try:
+            if close is not None:
+                self.machine.call_value(close, [], {})
+        except Exception as raised:
+            return raised
+        return None
 
     def close(self) -> None:
         if self.finished or not self.started:
             self.finished = True
             return
+        inner = self._delegate()
+        raised = None if inner is None else self._close_inner(inner)
         try:
-            self._resume(GeneratorExit())
+            self._resume(raised or GeneratorExit())
         except (GeneratorExit, StopIteration):
             self.finished = True
             return
@@ -69,7 +125,9 @@ class TracedGenerator:
         except StopIteration as stop:
             self.finished = True
             raise RuntimeError("generator raised StopIteration") from stop
-        except Exception:
+        except (Break, Restart, RunNatively):
+            raise
+        except BaseException:
             self.finished = True
             raise
         finally:

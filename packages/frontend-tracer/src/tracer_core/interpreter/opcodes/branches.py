@@ -8,6 +8,9 @@ from tracer_core.interpreter.code import opcode
 from tracer_core.interpreter.frame import Frame
 from tracer_core.interpreter.machine import Machine
 
+#: Py_TPFLAGS_MATCH_SELF: one positional pattern matches the subject itself.
+_MATCH_SELF = 1 << 22
+
 
 @opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(m: Machine, f: Frame, arg: int) -> None:
@@ -78,26 +81,46 @@ def match_keys(m: Machine, f: Frame, arg: Any) -> None:
 @opcode("MATCH_CLASS")
 def match_class(m: Machine, f: Frame, arg: int) -> None:
     subject, cls, names = m.pop_n(f, 3)
+    if not isinstance(cls, type):
+        raise TypeError("called match pattern must be a type")
     if not m.call_value(isinstance, [subject, cls], {}):
         f.stack.append(None)
         return
+    itself = arg == 1 and bool(cls.__flags__ & _MATCH_SELF) and not _has_match_args(m, cls)
+    wanted = [*([] if itself else _positional(m, cls, arg)), *names]
+    parts: list[Any] = [subject] if itself else []
+    for i, name in enumerate(wanted):
+        if name in wanted[:i]:
+            raise TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}")
+        try:
+            parts.append(m.getattr(subject, name))
+        except AttributeError:
+            f.stack.append(None)
+            return
+    f.stack.append(tuple(parts))
+
+
+def _has_match_args(m: Machine, cls: type) -> bool:
     try:
-        f.stack.append(tuple(_class_parts(m, subject, cls, arg, names)))
+        m.getattr(cls, "__match_args__")
     except AttributeError:
-        f.stack.append(None)
+        return False
+    return True
 
 
-def _class_parts(m: Machine, subject: Any, cls: Any, n_positional: int, names: tuple[str, ...]) -> Any:
-    # Py_TPFLAGS_MATCH_SELF (bit 22): one positional pattern matches the subject itself.
-    if n_positional == 1 and cls.__flags__ & (1 << 22):
-        yield subject
-    elif n_positional:
-        accepted = m.getattr(cls, "__match_args__")
-        if len(accepted) < n_positional:
-            raise TypeError(
-                f"{cls.__name__}() accepts {len(accepted)} positional sub-patterns ({n_positional} given)"
-            )
-        for name in accepted[:n_positional]:
-            yield m.getattr(subject, name)
-    for name in names:
-        yield m.getattr(subject, name)
+def _positional(m: Machine, cls: type, count: int) -> list[str]:
+    """The names of the attributes that `count` positional patterns match."""
+    if count == 0:
+        return []
+    written = _has_match_args(m, cls)
+    accepted = m.getattr(cls, "__match_args__") if written else ()
+    if not isinstance(accepted, tuple):
+        raise TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {type(accepted).__name__})")
+    if len(accepted) < count:
+        allowed = 1 if not written and cls.__flags__ & _MATCH_SELF else len(accepted)
+        plural = "" if allowed == 1 else "s"
+        raise TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)")
+    for name in accepted[:count]:
+        if not isinstance(name, str):
+            raise TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
+    return list(accepted[:count])

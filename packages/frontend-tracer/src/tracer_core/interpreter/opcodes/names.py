@@ -56,7 +56,18 @@ def load_closure(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("LOAD_DEREF")
 def load_deref(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(m.load_cell(m.load(f, arg), f.code.locals_names[arg]))
+    f.stack.append(_contents(m, f, arg))
+
+
+def _contents(m: Machine, f: Frame, arg: int) -> Any:
+    """What a cell holds; an empty one of the function's own is an unbound local variable."""
+    name = f.code.locals_names[arg]
+    try:
+        return m.load_cell(m.load(f, arg), name)
+    except NameError:
+        if arg >= f.code.first_free:
+            raise
+    raise UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
 
 
 @opcode("STORE_DEREF")
@@ -67,6 +78,7 @@ def store_deref(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("DELETE_DEREF")
 def delete_deref(m: Machine, f: Frame, arg: int) -> None:
+    _contents(m, f, arg)
     m.store_cell(m.load(f, arg), NULL)
 
 
