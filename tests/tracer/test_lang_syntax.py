@@ -86,9 +86,40 @@ def kind_of(subject):
             return "other"
 
 
-SUBJECTS = [None, True, 0, 1.5, "text", b"bytes", Colour.RED, Colour.BLUE, Point(0, 0), Point(1, 9), Point(1, 2), Plain(1, [4, 5]),
-            Plain(2, []), Size(3, 3), Size(1, 2), [], {}, [5], [1, 2, 3, 9], [[1, 2], {"k": 3}], (1, 2, 3, 4), range(3),
-            {"type": "box", "size": (1, 2), "c": 3}, {"type": "ball"}, {"type": 4}, 12, 2.25, "words", {1, 2}, object]  # fmt: skip
+SUBJECTS = [
+    None,
+    True,
+    0,
+    1.5,
+    "text",
+    b"bytes",
+    Colour.RED,
+    Colour.BLUE,
+    Point(0, 0),
+    Point(1, 9),
+    Point(1, 2),
+]
+SUBJECTS += [
+    Plain(1, [4, 5]),
+    Plain(2, []),
+    Size(3, 3),
+    Size(1, 2),
+    [],
+    {},
+    [5],
+    [1, 2, 3, 9],
+    [[1, 2], {"k": 3}],
+]
+SUBJECTS += [
+    (1, 2, 3, 4),
+    range(3),
+    {"type": "box", "size": (1, 2), "c": 3},
+    {"type": "ball"},
+    {"type": 4},
+    12,
+    2.25,
+]
+SUBJECTS += ["words", {1, 2}, object]
 
 
 @program
@@ -178,7 +209,8 @@ def walrus(x):
 def f_strings(x):
     width, value, name = 8, 3.14159, "é"
     return (x + 1, f"{value:{width}.2f}|{value!r:>10}|{name!a}|{name!s:^{width - 3}}|{{}}|{width=}|{value=:.1f}|{'a' 'b'}",
-            f"{[i for i in range(3)]}", f"{(lambda v: v * 2)(4)}", f"{x.shape[0]:04d} {tuple(x.shape)}", f"{1e10:,} {True} {None}")  # fmt: skip
+            f"{[i for i in range(3)]}", f"{(lambda v: v * 2)(4)}", f"{x.shape[0]:04d} {tuple(x.shape)}",
+            f"{1e10:,} {True} {None}")  # fmt: skip
 
 
 @program
@@ -257,10 +289,10 @@ def argument_errors(x):
     def g():
         return 0
 
-    texts = []
+    texts, one = [], {"b": 1}
     for step in (lambda: f(), lambda: f(1, 2), lambda: f(1, 2, 3, c=4), lambda: f(a=1, b=2, c=3), lambda: f(1, 2, c=3, d=4),
                  lambda: f(1, 2, b=3, c=4), lambda: g(1), lambda: g(k=1), lambda: f(*3), lambda: f(**3),
-                 lambda: f(1, **{"b": 1}, **{"b": 2}), lambda: f(**{1: 2})):  # fmt: skip
+                 lambda: f(1, **one, **one), lambda: f(**{1: 2})):  # fmt: skip
         try:
             step()
         except TypeError as error:

@@ -40,6 +40,18 @@ UNSUPPORTED: dict[str, str] = {
 }
 
 
+#: Arguments of the intrinsics of 3.12 that make type parameters and aliases, or are legal at module level only.
+_TYPE_PARAMETERS = {"CALL_INTRINSIC_1": frozenset({1, 2, 4, 7, 8, 9, 10, 11}), "CALL_INTRINSIC_2": frozenset({2, 3, 4})}
+
+
+def _is_handled(name: str, arg: Any) -> bool:
+    return name in HANDLERS and not (name in _TYPE_PARAMETERS and arg in _TYPE_PARAMETERS[name])
+
+
+def _shown(name: str, arg: Any) -> str:
+    return f"{name} {arg}" if name in _TYPE_PARAMETERS else name
+
+
 def opcode(*names: str) -> Callable[[Handler], Handler]:
     """Registers a handler for opcodes; registering an opcode twice is an error."""
 
@@ -123,19 +135,20 @@ def _decode(raw: types.CodeType) -> Code:
     for number, instruction in enumerate(kept):
         index_of[instruction.begin] = index_of[instruction.offset] = number
     names = tuple(i.name for i in kept)
+    args = tuple(_argument(i, index_of, raw) for i in kept)
     locals_names = _localsplus(raw)
     return Code(
         raw=raw,
         names=names,
         handlers=tuple(HANDLERS.get(name) or _no_handler(name) for name in names),
-        args=tuple(_argument(i, index_of, raw) for i in kept),
+        args=args,
         lines=tuple(i.line for i in kept),
         offsets=tuple(i.offset for i in kept),
         exceptions=tuple(_ranges(raw, kept, index_of)),
         locals_names=locals_names,
         first_free=len(locals_names) - len(raw.co_freevars),
         is_generator=bool(raw.co_flags & 0x20),
-        unsupported=next((name for name in names if name not in HANDLERS), ""),
+        unsupported=next((_shown(n, a) for n, a in zip(names, args, strict=True) if not _is_handled(n, a)), ""),
     )
 
 
