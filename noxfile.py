@@ -87,6 +87,25 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def random_programs(session: nox.Session) -> None:
+    """Random programs, eager and compiled: ``nox -s random_programs -- --count 20000 --start-seed 0 --jobs 8``.
+    Goes on from its state file (--out) where an earlier run stopped."""
+    install_torch(session)
+    install_packages(session)
+    session.run("python", "-m", "tests.random_programs", *session.posargs)
+
+
+@nox.session
+def planted_faults(session: nox.Session) -> None:
+    """Faults planted in the tracer one by one: the tests must find each. Names of faults may be given."""
+    install_torch(session)
+    install_packages(session)
+    install_models(session)
+    session.install(*TEST)
+    session.run("python", "-m", "tests.planted_faults", *session.posargs)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """ruff over everything."""
     session.install(LINT)

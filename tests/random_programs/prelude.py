@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 
 IMPORTS = """\
-import abc, collections, contextlib, copy, dataclasses, enum, functools, itertools, math, operator, random, types, typing
+import abc, collections, contextlib, copy, dataclasses, datetime, enum, functools, hashlib, itertools, math, operator
+import random, re, struct, types, typing
 import torch
 import torch.nn.functional as F
 import tracer_core

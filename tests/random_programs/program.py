@@ -89,7 +89,7 @@ class Program:
         return "\n".join(lines) + "\n"
 
 
-def generate(seed: int) -> Program:
+def generate_program(seed: int) -> Program:
     return _Generator(seed).program()
 
 

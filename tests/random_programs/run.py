@@ -45,6 +45,10 @@ class Result:
     raised: bool = False
 
 
+class Unusable(Exception):
+    """The program does not get as far as its function."""
+
+
 class OutOfTime(BaseException):
     """The time limit; a BaseException, so that no program catches it."""
 
@@ -89,7 +93,10 @@ class Side:
         self.raised: BaseException | None = None
         with _seeded(number), torch.set_grad_enabled(self.grad), contextlib.redirect_stdout(out):
             if is_call:
-                args, kwargs = eval(text, world)
+                try:
+                    args, kwargs = eval(text, world)
+                except Exception as error:
+                    raise Unusable(f"its arguments: {error!r}") from error
                 try:
                     result = self.call(*args, **kwargs)
                 except Exception as error:
@@ -149,6 +156,8 @@ def run(program: Program, seconds: float = _SECONDS) -> Result:
             return _run(program, text, code)
     except OutOfTime:
         return Result(program.seed, "late")
+    except Unusable as error:
+        return Result(program.seed, "invalid", str(error))
     finally:
         torch.set_grad_enabled(True)
         tracer_core.reset()

@@ -1,0 +1,108 @@
+"""``python -m tests.planted_faults``: plants each fault in a process of its own and demands that a test fails.
+
+In: names of faults (all without any), a state file. Out: a table: fault, area, what found it, seconds. What always
+holds: a fault counts as found only by a test that failed or a random program that went wrong, not by an error while
+collecting; faults that the state file knows as found in the present source are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.planted_faults.faults import FAULTS, Fault
+from tests.planted_faults.plant import source_root
+
+_ROOT = Path(__file__).resolve().parents[2]
+#: The suite that must find a fault, quick and likely ones first; then random programs.
+_FIRST = ("test_soundness.py", "test_regressions.py", "test_effects.py", "test_breaks.py", "test_guards_values.py",
+          "test_state_containers.py", "test_control.py", "test_functions.py", "test_generators.py")  # fmt: skip
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.M)
+_PROGRAMS = "400"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.planted_faults", description=__doc__)
+    parser.add_argument("names", nargs="*", help="faults to plant; all without any")
+    parser.add_argument("--out", default="planted_faults.json", help="state file")
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    parser.add_argument("--fresh", action="store_true", help="ignore an existing state file")
+    options = parser.parse_args(arguments)
+    out = Path(options.out)
+    known: dict[str, list[str]] = {}
+    if out.exists() and not options.fresh:
+        known = json.loads(out.read_text())
+    todo = [FAULTS[n] for n in options.names or FAULTS if known.get(n, [""])[0] != _print_of(FAULTS[n])]
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        running = {pool.submit(find, fault): fault for fault in todo}
+        for future in concurrent.futures.as_completed(running):
+            fault = running[future]
+            found, seconds = future.result()
+            if found:
+                known[fault.name] = [_print_of(fault), found]
+                out.write_text(json.dumps(known))
+            print(f"{fault.name:52} {fault.area:9} {seconds:4.0f} s  {found or 'NOT FOUND'}", flush=True)
+    wanted = options.names or list(FAULTS)
+    missed = [name for name in wanted if known.get(name, [""])[0] != _print_of(FAULTS[name])]
+    print(
+        f"{len(wanted) - len(missed)} of {len(wanted)} planted faults were found"
+        + "".join(f"\n  not: {m}" for m in missed)
+    )
+    return int(bool(missed))
+
+
+def _print_of(fault: Fault) -> str:
+    """Changes with the fault and with the module that it is in."""
+    text = repr(fault) + (source_root() / fault.file).read_text()
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def find(fault: Fault) -> tuple[str, float]:
+    """(what found the fault, or nothing; seconds)."""
+    started = time.monotonic()
+    return _by_tests(fault) or _by_programs(fault), time.monotonic() - started
+
+
+def _environment(fault: Fault) -> dict[str, str]:
+    return {**os.environ, "PLANTED_FAULT": fault.name, "TRACER_STRICT": "1", "OMP_NUM_THREADS": "1"}
+
+
+def _by_tests(fault: Fault) -> str:
+    folder = _ROOT / "tests" / "tracer"
+    first = [folder / name for name in _FIRST if (folder / name).exists()]
+    rest = [path for path in sorted(folder.glob("test_*.py")) if path not in first]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-rfE", "-p", "no:cacheprovider", "-p",
+         "tests.planted_faults.plant", "-m", "not slow and not gpu", *map(str, [*first, *rest])],
+        cwd=_ROOT, env=_environment(fault), capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    if done.returncode == 0:
+        return ""
+    names = _FAILED.findall(done.stdout)
+    if not names or "error during collection" in done.stdout:
+        raise RuntimeError(
+            f"{fault.name}: the tests did not run:\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
+        )
+    return names[0].removeprefix("tests/tracer/")
+
+
+def _by_programs(fault: Fault) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.random_programs", "--count", _PROGRAMS, "--jobs", "1", "--minimise", "0", "--fresh",
+         "--out", str(Path(os.environ.get("TMPDIR", "/tmp")) / f"planted_{_print_of(fault)}.json")],
+        cwd=_ROOT, env=_environment(fault), capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    found = re.search(r"^== (seed \d+: .*)$", done.stdout, re.M)
+    return f"random program {found.group(1)[:80]}" if found else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

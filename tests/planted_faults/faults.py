@@ -1,0 +1,129 @@
+"""The faults: each a small change of the tracer's source that makes some program go wrong without a word.
+
+In: nothing. Out: `FAULTS` by name. What always holds: the old text stands exactly once in its file, so a fault that no
+longer applies is an error, not a pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """name; area: guards, replay, aliasing, segments, rebuild or effects; file: in tracer_core; old, new: text."""
+
+    name: str
+    area: str
+    file: str
+    old: str
+    new: str
+
+
+def _guards(name: str, old: str, new: str) -> Fault:
+    return Fault(name, "guards", "guards/guard.py", old, new)
+
+
+FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
+    # -- guards --
+    _guards("an absent key is not guarded", 'lambda g, v, c, f: f"{g.expected!r} not in {v}"',
+    'lambda g, v, c, f: "True"'),
+    _guards("a present key is not guarded", 'lambda g, v, c, f: f"{g.expected!r} in {v}"',
+    'lambda g, v, c, f: "True"'),
+    _guards("types are not guarded", 'lambda g, v, c, f: f"type({v}) is {c(g.expected)}"',
+    'lambda g, v, c, f: "True"'),
+    _guards("lengths are not guarded", 'lambda g, v, c, f: f"len({v}) == {g.expected}"', 'lambda g, v, c, f: "True"'),
+    _guards("keys are not guarded", "lambda g, v, c, f: _keys(g, v, c)", 'lambda g, v, c, f: "True"'),
+    _guards("identity is not guarded", 'lambda g, v, c, f: f"{v} is {c(g.expected)}"', 'lambda g, v, c, f: "True"'),
+    _guards("two paths to one object are not guarded", 'lambda g, v, c, f: f"{v} is {f(g.expected)}"',
+    'lambda g, v, c, f: "True"'),
+    _guards("two objects may become one", 'lambda g, v, c, f: f"{v} is not {f(g.expected)}"',
+    'lambda g, v, c, f: "True"'),
+    _guards("an empty cell is not guarded", 'lambda g, v, c, f: f"is_unbound({v})"', 'lambda g, v, c, f: "True"'),
+    _guards("an unset slot is not guarded", 'lambda g, v, c, f: f"is_unset({c(g.expected)}, {v})"',
+    'lambda g, v, c, f: "True"'),
+    _guards("base classes are not guarded", 'lambda g, v, c, f: f"same_objects({v}.__mro__, {c(g.expected)})"',
+    'lambda g, v, c, f: "True"'),
+    _guards("bytes of a buffer are not guarded", 'lambda g, v, c, f: f"data_of({v}) == {g.expected!r}"',
+    'lambda g, v, c, f: "True"'),
+    _guards("an int equals a bool", 'f"(type({value}) is {kind.__name__} and {value} == {expected!r})"',
+    'f"({value} == {expected!r})"'),
+    _guards("minus zero equals zero", ' and repr({value}) == {repr(expected)!r})"\n        text', ')"\n        text'),
+    _guards("the dtype of a tensor is not guarded", '        f"{value}.dtype is {constant(facts.dtype)}",\n', ""),
+    _guards("requires_grad is not guarded",
+    '        f"{value}.requires_grad is {facts.requires_grad}",\n        f"keys({value}).raw_repr() == {facts.keys}",\n', ""),
+    _guards("the shape of a tensor is not guarded", 'parts.append(f"{value}.shape == {tuple(facts.shape)!r}")',
+    "pass"),
+    _guards("strides are not guarded", "if facts.stride is not None:", "if False:"),
+    Fault("grad mode is not guarded", "guards", "segments/emit.py", 'f"is_grad_enabled() is {grad}", f"is_inf', 'f"is_inf'),
+    Fault("a stamp never looks again", "guards", "guards/stamp.py",
+    "if stamp.unchanged() and (stamp.rest is None or stamp.rest()):", "if True:"),
+    Fault("a stamp forgets what no word tells", "guards", "guards/stamp.py",
+    "if stamp.unchanged() and (stamp.rest is None or stamp.rest()):", "if stamp.unchanged():"),
+    Fault("a constant is guarded only the first time", "guards", "provenance.py",
+    "            self.guard(GuardKind.EQ, source, value)\n", "            pass\n"),
+    # -- replay --
+    Fault("the last item added to a list is lost", "replay", "segments/replay.py",
+    'return [f"list_extend({target}, {_listed(added, r)})"] if added else []',
+          'return [f"list_extend({target}, {_listed(added[:-1], r)})"] if added else []'),
+    Fault("a list assigned anew is not replayed", "replay", "segments/replay.py",
+    'return [f"list_assign({target}, {_listed(change.after, r)})"]', "return []"),
+    Fault("keys are never removed", "replay", "segments/replay.py",
+    "lines = [f\"{name}_remove({target}, {r.value(key)})\" for key in removed]", "lines = []"),
+    Fault("the order of a dictionary is not replayed", "replay", "segments/replay.py",
+    "if list(after)[: len(kept)] != kept:", "if False:"),
+    Fault("sets are not replayed", "replay", "segments/replay.py",
+    "return [] if same else [f\"set_assign({target}, {_listed(change.after, r)})\"]", "return []"),
+    Fault("deques are extended twice", "replay", "segments/replay.py",
+    'return [f"deque_extend({target}, {_listed(change.added, r)})"] if change.added else []',
+          'return [f"deque_extend({target}, {_listed(change.added, r)})"] * 2 if change.added else []'),
+    Fault("cells are not replayed", "replay", "segments/replay.py",
+    'return [f"{target}.cell_contents = {r.value(change.after)}"]', "return []"),
+    Fault("slots are not replayed", "replay", "segments/replay.py",
+    'return [f"{descriptor}.__set__({target}, {r.value(change.after)})"]', "return []"),
+    Fault("class attributes are not replayed", "replay", "segments/replay.py",
+    'return [f"class_set({target}, {change.where!r}, {r.value(change.after)})"]', "return []"),
+    Fault("undo forgets cells", "effects", "effects.py", "        change.obj.cell_contents = change.before\n",
+    "        pass\n"),
+    Fault("undo forgets lists", "effects", "effects.py",
+    "    list.__setitem__(change.obj, slice(None), change.before)\n", "    pass\n"),
+    Fault("undo leaves new keys", "effects", "effects.py",
+    "        dict.__delitem__(target, key)\n    if list(dict.keys(target))",
+    "        pass\n    if False and list(dict.keys(target))"),
+    # -- aliasing --
+    Fault("shared memory of written inputs is not guarded", "aliasing", "segments/capture.py",
+    "        if not self._written():\n            return\n", "        return\n"),
+    Fault("changed objects may be others that were read", "aliasing", "segments/capture.py",
+    "                if value is not holder:\n", "                if False:\n"),
+    Fault("lists that are one become two", "rebuild", "rebuild.py", "        self._memo[id(obj)] = text\n",
+    "        if type(obj) is not list:\n            self._memo[id(obj)] = text\n"),
+    # -- segments --
+    Fault("a local that a loop reads later is dropped", "segments", "interpreter/code.py",
+    "            if has_target[i]:\n                out |= live[args[i]]\n", ""),
+    Fault("locals of handlers are dropped", "segments", "interpreter/code.py",
+    "            for target in handlers[i]:\n                out |= live[target]\n            if names[i] in _WRITES:",
+          "            if names[i] in _WRITES:"),
+    Fault("the breaking instruction runs twice", "segments", "segments/transition.py",
+    "        returned, value = machine.step(frames)\n",
+          "        frames_again = frames_of(self.layouts, values)\n        machine.step(frames_again)\n        returned, value = machine.step(frames)\n"),
+    Fault("a graph runs twice", "segments", "segments/capture.py", 'f"try: y = {call}"',
+    'f"try: {call}; y = {call}"'),
+    Fault("settings are left as the trace found them", "segments", "segments/capture.py",
+    "variant.body += [*self._settings(), self.result]", "variant.body += [self.result]"),
+    Fault("the exception being handled is lost at a break", "segments", "segments/segment.py",
+    "    values += frame.exceptions\n", "    values += [ValueError('lost') for _ in frame.exceptions]\n"),
+    Fault("attributes of rebuilt objects are lost", "rebuild", "rebuild.py",
+    '            self.lines.append(f"{name}.__dict__[{key!r}] = {self.value(value)}")\n        for key, value in (slots', "            pass\n        for key, value in (slots"),
+    Fault("keyword defaults of functions are lost", "rebuild", "rebuild.py", "        if obj.__kwdefaults__:\n",
+    "        if False:\n"),
+    Fault("maxlen of a deque is lost", "rebuild", "rebuild.py", ", {obj.maxlen!r})", ", None)"),
+    # -- effects --
+    Fault("list.append changes nothing known", "effects", "interpreter/state.py",
+    "            if not change.whole:\n                change.added.extend(values)\n", ""),
+    Fault("containers are changed without being saved", "effects", "interpreter/state.py",
+    "            self._begin(target).whole = True\n", "            pass\n"),
+    Fault("a stored key is not noted", "effects", "effects.py", "        self.written.setdefault(key)\n",
+    "        pass\n"),
+    Fault("a new value is guarded as an old one", "effects", "interpreter/attributes.py",
+    "            if change is not None and change.decided(name):\n                return value\n", ""),
+)}  # fmt: skip
