@@ -34,6 +34,8 @@ _ONLY_TYPE = (
     "__sizeof__",
     "__reduce",
 )
+#: Calls of these would leave the process in another state.
+_LEFT_OUT = ("_nesting", "settrace", "setprofile", "_functorch.vmap.vmap_impl")
 #: type of a receiver -> expressions that make one.
 _RECEIVERS: dict[str, tuple[str, ...]] = {
     "int": ("5", "0", "-7", "2"), "bool": ("True", "False"), "float": ("2.5", "-0.5", "0.0"), "complex": ("(1+2j)",
@@ -91,12 +93,14 @@ _ARGUMENTS = (
 @dataclass(frozen=True, slots=True)
 class Row:
     """name: as the table names it; callable; receiver: name of the type whose method it is, or an empty string;
-    refused: it is called with a keyword that it does not take."""
+    refused: it is called without arguments, or (breaks: the row ends the graph) with a keyword that it does not
+    take."""
 
     name: str
     callable: Any
     receiver: str
     refused: bool
+    breaks: bool
 
 
 def _row(function: Any, kind: EffectKind) -> Row:
@@ -109,12 +113,16 @@ def _row(function: Any, kind: EffectKind) -> Row:
         or name.split(".")[0] not in _CALLED
         or (bool(receiver) and receiver not in _RECEIVERS)
     )
-    return Row(name, function, receiver, refused)
+    return Row(name, function, receiver, refused, kind is EffectKind.BREAKS)
 
 
 #: Every row of the table, by name.
 ROWS: dict[str, Row] = {
-    row.name: row for row in sorted((_row(f, e.kind) for f, e in EFFECTS.items()), key=lambda r: r.name)
+    row.name: row
+    for row in sorted(
+        (_row(f, e.kind) for f, e in EFFECTS.items() if not row_name(f).endswith(_LEFT_OUT)),
+        key=lambda r: r.name,
+    )
 }
 
 
@@ -160,7 +168,7 @@ def _call(rng: random.Random, i: int, one: Row, parameters: list[str]) -> list[s
         if text not in ("p1",) and rng.random() < 0.5:
             texts[at] = f"q{len(parameters)}"
             parameters.append(text)
-    if one.refused:
+    if one.refused and one.breaks:
         texts.append("no_such_argument=1")
     result = (
         f"type(R{i}({', '.join(texts)}))" if one.name.endswith(_ONLY_TYPE) else f"R{i}({', '.join(texts)})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime
 import enum
 import functools
 import re
@@ -31,6 +32,11 @@ _PLAIN = (
     torch.dtype,
     torch.device,
     torch.Size,
+    datetime.date,
+    datetime.datetime,
+    datetime.time,
+    datetime.timedelta,
+    datetime.timezone,
     slice,
     type(Ellipsis),
 )

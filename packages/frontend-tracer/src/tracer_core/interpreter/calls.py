@@ -25,6 +25,7 @@ from tracer_core.interpreter.frame import NULL, Frame
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.interpreter.operations import Operations
 from tracer_core.natives import libraries, policy, reading
+from tracer_core.natives.arity import fits
 from tracer_core.natives.effects import (
     CALLED_CODES,
     CALLED_PACKAGES,
@@ -294,6 +295,9 @@ class Calls(Operations):
     def apply_effect(self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if row.kind is EffectKind.SPECIAL:
             assert row.handler is not None
+            if not fits(function, args, kwargs):
+                name = getattr(function, "__qualname__", function)
+                self.break_graph("native_python", f"the arguments do not fit {name}()")
             return row.handler(self, args, kwargs)
         if row.kind is EffectKind.BREAKS:
             self.break_graph(row.break_kind, f"{getattr(function, '__qualname__', function)}: {row.reason}")

@@ -1,0 +1,52 @@
+"""How many arguments a C function takes, and under which names.
+
+In: a callable and the arguments of a call. Out: whether they fit, as far as the function's own signature tells. What
+always holds: a call that does not fit is made for real, so that Python's own error is raised; where a function
+has no signature, everything fits.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Collection, Sequence
+from typing import Any
+
+_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@functools.lru_cache(maxsize=None)
+def _limits(function: Any) -> tuple[int, float, frozenset[str] | None, frozenset[str]] | None:
+    """(fewest, most positional arguments, names of keywords or None for any, keywords that count as positional)."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        return None
+    kinds = [p.kind for p in parameters]
+    needed = sum(p.kind in _POSITIONAL and p.default is p.empty for p in parameters)
+    most = float("inf") if inspect.Parameter.VAR_POSITIONAL in kinds else sum(k in _POSITIONAL for k in kinds)
+    names = None if inspect.Parameter.VAR_KEYWORD in kinds else frozenset(
+        p.name for p in parameters if p.kind in _NAMED)  # fmt: skip
+    both = frozenset(p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return needed, most, names, both
+
+
+def fits(function: Any, args: Sequence[Any], keywords: Collection[str]) -> bool:
+    """Whether these arguments can be given to the function: their number, and the type of a method's receiver."""
+    owner = getattr(function, "__objclass__", None)
+    if type(owner) is type and type(function) in _METHODS and not (args and isinstance(args[0], owner)):
+        return False
+    count = len(args)
+    try:
+        limits = _limits(function)
+    except TypeError:  # a callable without a hash
+        return True
+    if limits is None:
+        return True
+    needed, most, names, both = limits
+    if names is not None and not names.issuperset(keywords):
+        return False
+    return needed <= count + len(both.intersection(keywords)) and count <= most
