@@ -28,6 +28,7 @@ import torch
 
 from tracer_core.interpreter.frame import NULL, Unread
 from tracer_core.interpreter.generators import HOST_ITERATORS
+from tracer_core.natives import stand_ins
 from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.rebuild_objects import CannotRebuild, ObjectRebuilder, base_of
@@ -349,6 +350,10 @@ class Rebuilder(ObjectRebuilder):
 
     # -- everything else --
 
+    def _refused(self, obj: Any) -> str:
+        """An object that stands for one of Python's own only while a trace runs."""
+        raise self._no_way(obj)
+
     def _no_way(self, obj: Any) -> BaseException:
         """What ends the attempt: the next one makes the object for real, where this one made it."""
         kind = type(obj)
@@ -436,6 +441,7 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     staticmethod: Rebuilder._wrapper,
     classmethod: Rebuilder._wrapper,
     types.TracebackType: Rebuilder._traceback,
+    stand_ins.GroupBy: Rebuilder._refused,
     type(iter(collections.deque())): Rebuilder._deque_iterator,
     type(reversed(collections.deque())): Rebuilder._deque_iterator,
     **dict.fromkeys(_VIEWS, Rebuilder._view),

@@ -303,9 +303,8 @@ class Attributes(TraceState):
             if found is not _ABSENT:
                 return found
         if raw is _ABSENT:
-            raise AttributeError(
-                f"'{type(tensor).__name__}' object has no attribute '{name}'", name=name, obj=tensor
-            )
+            kind = "Tensor" if torch_private.is_fake(tensor) else type(tensor).__name__
+            raise AttributeError(f"'{kind}' object has no attribute '{name}'", name=name, obj=tensor)
         if isinstance(raw, types.FunctionType):
             self.provenance.constant(raw)
             return types.MethodType(raw, tensor)

@@ -344,7 +344,10 @@ class Calls(Operations):
 
     def born(self, result: Any) -> Any:
         """What native code made: where no text can make it again, a later break moves to here."""
-        if not is_constant(result) and type(result) not in (list, dict, set, tuple):
+        if type(result) is tuple:
+            for part in result:
+                self.born(part)
+        elif not is_constant(result) and type(result) not in (list, dict, set):
             self.births[id(result)] = (self.outer_step, result)
         return result
 

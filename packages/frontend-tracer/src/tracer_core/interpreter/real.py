@@ -109,13 +109,13 @@ class RealMachine(Machine):
         frame.stack.append(self.call_value(function, args, kwargs))
 
     def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if function is super and not args:
+        if function is super and not args and not kwargs:
             frame = self.frames[-1]
             names = frame.code.locals_names
             owner = frame.locals[names.index("__class__")].cell_contents
             first = frame.locals[0]
             return super(owner, first.cell_contents if type(first).__name__ == "cell" else first)
-        if function in (globals, locals, vars, dir) and not args:
+        if function in (globals, locals, vars, dir) and not args and not kwargs:
             return self._names(function)
         handled = self.handled()
         if handled is None:

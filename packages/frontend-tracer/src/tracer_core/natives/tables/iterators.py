@@ -151,7 +151,7 @@ def accumulate(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(itertools.groupby)
 def groupby(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.prepare(stand_ins.GroupBy, args, kwargs)
+    return tracer.born(tracer.call_value(stand_ins.GroupBy, args, kwargs))
 
 
 def _next_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
