@@ -18,7 +18,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _limits(function: Any) -> tuple[int, float, frozenset[str] | None, frozenset[str]] | None:
     """(fewest, most positional arguments, names of keywords or None for any, keywords that count as positional)."""
     try:
