@@ -291,7 +291,7 @@ class Attributes(TraceState):
         if name == "__dict__":
             self.break_graph("unsupported_value", "__dict__ of a tensor")
         if name in _AUTOGRAD_STATE:
-            self.break_graph("autograd_in_graph", f"attribute {name!r} of a tensor is read")
+            return self._autograd_state(tensor, name)
         if name == "grad":
             return self._grad(tensor)
         raw = self.special(torch.Tensor, name)
@@ -313,6 +313,14 @@ class Attributes(TraceState):
         if isinstance(raw, (types.GetSetDescriptorType, property)):
             return self.recorder.call(raw.__get__, (tensor,), {})
         return getattr(tensor, name)
+
+    def _autograd_state(self, tensor: torch.Tensor, name: str) -> Any:
+        """Whether an input is a leaf is guarded; everything else changes from call to call."""
+        source = self.provenance.source_of(tensor)
+        steady = name == "is_leaf" or (name == "grad_fn" and tensor.grad_fn is None)
+        if source is None or not steady or self.recorder.fakes.real_was_written(tensor):
+            self.break_graph("autograd_in_graph", f"attribute {name!r} of a tensor is read")
+        return self.provenance.read(getattr(tensor, name), self.provenance.sources.make(source, "slot", name))
 
     def _grad(self, tensor: torch.Tensor) -> Any:
         source = self.provenance.source_of(tensor)

@@ -80,6 +80,11 @@ class Fakes:
         now = writes(fake)
         return now is None or now != self._versions[id(fake)]
 
+    def real_was_written(self, real: torch.Tensor) -> bool:
+        """The same for an input tensor, which need not have a fake yet."""
+        fake = self._fake.get(id(real))
+        return fake is not None and self.was_written(fake)
+
     def real_of(self, fake: Any) -> torch.Tensor | None:
         """The input tensor that a fake stands for, or None for an intermediate."""
         return self._real.get(id(fake))
