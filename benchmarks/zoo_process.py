@@ -22,8 +22,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-os.environ["TRACER_STRICT"] = "1"
-
 from benchmarks import processes
 
 #: Seconds for one model and task.
@@ -39,10 +37,10 @@ def check(name: str) -> dict[str, Any]:
     from benchmarks.zoo_models import ZOO
 
     modes = [False, True] if ZOO[name].train else [False]
-    return {"train" if train else "eval": _check_mode(name, train) for train in modes}
+    return {"train" if train else "eval": check_mode(name, train) for train in modes}
 
 
-def _check_mode(name: str, train: bool) -> dict[str, Any]:
+def check_mode(name: str, train: bool) -> dict[str, Any]:
     import tracer_core
     from benchmarks.zoo_models import ZOO
     from tracer_core.report import explanation
@@ -156,19 +154,25 @@ def _short(error: BaseException) -> str:
 TASKS: dict[str, Callable[[str], dict[str, Any]]] = {"check": check, "ours": ours, "torch": torch_compile}
 
 
-def warm_up(task: str) -> None:
-    """Imports everything and compiles one program that is not in the zoo."""
+def import_libraries() -> None:
+    """Imports the model libraries."""
     from tests.support import torchvision_ops
 
     torchvision_ops.define()
     import timm
-    import torch
     import torchvision
     import transformers
 
     transformers.logging.set_verbosity_error()
-    torch.set_num_threads(max(1, min(2, torch.get_num_threads())))
     assert timm.__version__ and torchvision.__version__
+
+
+def warm_up(task: str) -> None:
+    """Imports everything and compiles one program that is not in the zoo."""
+    import_libraries()
+    import torch
+
+    torch.set_num_threads(max(1, min(2, torch.get_num_threads())))
 
     class Other(torch.nn.Module):
         def __init__(self) -> None:
@@ -247,6 +251,7 @@ def _child(task: str, name: str, writer: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    os.environ["TRACER_STRICT"] = "1"
     task, *names = arguments
     warm_up(task)
     processes.answer({name: forked(task, name) for name in names})
