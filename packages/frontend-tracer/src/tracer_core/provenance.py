@@ -83,7 +83,6 @@ class Provenance:
 
     def __init__(
         self,
-        where: Callable[[], str],
         symbolic_dims: Callable[[torch.Tensor, Source], Any],
         number: Callable[[Any, Source, bool], Any],
     ) -> None:
@@ -95,8 +94,7 @@ class Provenance:
         self._by_id: dict[int, Source] = {}
         self._alive: list[Any] = []
         self._read: dict[Source, Any] = {}
-        self._guarded: set[tuple[GuardKind, Source, Any]] = set()
-        self._where = where
+        self._guarded: set[tuple[int, Source, Any]] = set()
         self._symbolic_dims = symbolic_dims
         #: Whether the trace asked a weak reference for its object.
         self.follows_weakrefs = False
@@ -142,10 +140,11 @@ class Provenance:
     # -- guards --
 
     def guard(self, kind: GuardKind, source: Source, expected: Any = None) -> None:
-        handle = (kind, source, expected if isinstance(expected, (str, int, type)) else id(expected))
+        # An enum's own hash is Python code.
+        handle = (id(kind), source, expected if isinstance(expected, (str, int, type)) else id(expected))
         if handle not in self._guarded:
             self._guarded.add(handle)
-            self.guards.append(Guard(kind, source, expected, self._where()))
+            self.guards.append(Guard(kind, source, expected))
 
     def read(self, value: Any, source: Source) -> Any:
         """A value reached by `source`, now seen by the program: guards it and returns it."""

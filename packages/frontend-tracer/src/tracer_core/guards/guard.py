@@ -65,7 +65,6 @@ class Guard:
     kind: GuardKind
     source: Source
     expected: Any
-    location: str = ""
 
     def text(self, value: str, constant: Callable[[Any], str], fetch: Callable[[Source], str]) -> str:
         """The check as an expression. value: text of the fetched value. constant: makes text that

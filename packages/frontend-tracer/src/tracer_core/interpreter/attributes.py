@@ -56,13 +56,21 @@ def kind_is_slot(raw: Any) -> bool:
 class Attributes(TraceState):
     """getattr, setattr, delattr and super() of the tracer."""
 
-    _specials: dict[tuple[type, str], Any]
+    #: (class, name) -> what `class_entry` found; emptied when the program changes a class.
+    _specials: dict[tuple[type, str], tuple[type | None, Any]]
     _lineages: set[type]
     #: id of an intermediate tensor -> what the program set on it.
     tensor_attributes: dict[int, dict[str, Any]]
 
     def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """(class that defines it, raw value) along the MRO, guarded for classes that can change."""
+        handle = cls, name
+        found = self._specials.get(handle)
+        if found is None:
+            found = self._specials[handle] = self._find_class_entry(cls, name)
+        return found
+
+    def _find_class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         self.guard_lineage(cls)
         for owner in cls.__mro__:
             namespace = owner.__dict__
@@ -100,10 +108,7 @@ class Attributes(TraceState):
     def special(self, cls: type, name: str) -> Any:
         """What a class says about a special method, which CPython looks up on the class alone; guarded, its
         absence too. _ABSENT if no class of the MRO has it."""
-        handle = cls, name
-        if handle not in self._specials:
-            self._specials[handle] = self.class_entry(cls, name)[1]
-        return self._specials[handle]
+        return self.class_entry(cls, name)[1]
 
     def guard_operator(self, name: str) -> None:
         for method in (f"__{name}__", f"__r{name}__"):

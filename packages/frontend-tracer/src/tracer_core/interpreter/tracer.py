@@ -80,7 +80,7 @@ class Tracer(Calls):
 
     def __init__(self, shapes: Any, forced: dict[int, tuple[str, str]], unbuildable: set[type]) -> None:
         super().__init__()
-        self.provenance = Provenance(self.where, shapes.dims_of, self._number)
+        self.provenance = Provenance(shapes.dims_of, self._number)
         self._numbers = {}
         self.effects = Effects(self.settle)
         self.fakes = Fakes(shapes.symbolic)
