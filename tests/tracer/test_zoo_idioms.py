@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import collections.abc
 from typing import Any
 
 import pytest
@@ -233,3 +234,58 @@ def test_a_leaf_outside_of_grad_mode_is_not_recorded() -> None:
         return y * 3
 
     same(fn, (X,), (X + 1,), kinds=("tensor_metadata_mutation",))
+
+
+# -- sequences of one's own ---------------------------------------------------------------------------
+
+
+class Configs(collections.abc.Sequence):  # type: ignore[type-arg]
+    """transformers' per-layer configurations: read by position, iterated by the base class's generator."""
+
+    def __init__(self, scales: list[float]) -> None:
+        self.scales = scales
+
+    def __len__(self) -> int:
+        return len(self.scales)
+
+    def __getitem__(self, index: int) -> float:
+        return self.scales[index]
+
+
+def test_zip_leaves_the_iterator_of_a_sequence_suspended() -> None:
+    def make() -> Any:
+        configs = Configs([1.0, 2.0, 3.0])
+
+        def fn(x: torch.Tensor) -> torch.Tensor:
+            for name, scale in zip(("a", "b"), configs):
+                x = x * scale + len(name)
+            return x
+
+        return fn
+
+    twin(make, (X,), (X + 1,), graphs=1, breaks=0, recompiles=0)
+
+
+@pytest.mark.parametrize(
+    "caught", ["IndexError", "Exception", "BaseException", "GeneratorExit", "ValueError as error"]
+)
+def test_a_generator_left_in_a_try_whose_clause_may_take_its_end(caught: str) -> None:
+    names: dict[str, Any] = {"torch": torch}
+    takes = caught in ("BaseException", "GeneratorExit")
+    exec(
+        "def numbers(log):\n"
+        "    try:\n"
+        "        for i in range(5):\n"
+        "            yield i\n"
+        f"    except {caught}:\n"
+        "        log.append('closed')\n"
+        f"{'        raise' if takes else '        return'}\n"
+        "def fn(x, log):\n"
+        "    made = numbers(log)\n"
+        "    x = x + next(made) + next(made)\n"
+        "    del made\n"
+        "    return x * 2 + len(log)\n",
+        names,
+    )
+    expected = None if takes else 0
+    same(names["fn"], (X, []), (X + 1, []), breaks=expected, recompiles=0)

@@ -50,12 +50,28 @@ def _acts_when_closed(frame: Frame) -> bool:
         if entry is None:
             return False
         at = entry.target
-        while code.names[at] in _PASSES_ON:
-            at += 1
+        while True:
+            past = at + 1 if code.names[at] in _PASSES_ON else _clause_not_taken(frame, at)
+            if past is None:
+                break
+            at = past
         if code.names[at] == "CALL_INTRINSIC_1":  # 3.12: StopIteration must not leave a generator
             return False
         if code.names[at] != "RERAISE":
             return True
+
+
+def _clause_not_taken(frame: Frame, at: int) -> int | None:
+    """Where an ``except Name:`` goes on that does not take GeneratorExit; None if no such clause is at `at`."""
+    code = frame.code
+    if code.names[at] != "LOAD_GLOBAL" or code.names[at + 1] != "CHECK_EXC_MATCH":
+        return None
+    name = code.args[at][0]
+    caught = frame.globals.get(name, getattr(builtins, name, None))
+    if not isinstance(caught, type) or issubclass(GeneratorExit, caught):
+        return None
+    jump: int | None = code.args[at + 2] if "IF_FALSE" in code.names[at + 2] else None
+    return jump
 
 
 #: What the end of ``except ... as name`` does.
