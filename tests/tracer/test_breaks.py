@@ -7,6 +7,7 @@ import contextlib
 import enum
 import types
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import torch
 import tracer_core
 from tests.tracer.twin import same, twin
 from tracer_core.errors import GraphBreakError
-from tracer_core.segments.breaks import BREAKS
+from tracer_core.segments.breaks import BREAKS, breaks_page
 from tracer_core.testing import CaptureCounter
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -200,6 +201,7 @@ kind("higher_order", lambda x: torch.func.vjp(torch.sin, x)[0] * 2, counted)
 #: Kinds that user code reaches only through a limit or a fault of torch; each with the reason it has no program.
 ELSEWHERE = {
     "raises": "no break to the user: test_exceptions_that_leave.py",
+    "recompile_limit": "test_limits.py",
     "step_limit": "takes minutes: test_step_limit lowers the limit",
     "operator_failed": "test_operator_failed",
     "real_tensor_in_trace": "test_real_tensor_in_trace",
@@ -219,6 +221,11 @@ def test_kind(name, number):
 
 def test_every_kind_has_a_program():
     assert set(BREAKS) - set(SEEN) - set(ELSEWHERE) == set()
+
+
+def test_the_page_of_breaks_is_the_table():
+    page = Path(__file__).parents[2] / "docs" / "graph_breaks.md"
+    assert page.read_text() == breaks_page()
 
 
 def test_step_limit(monkeypatch):

@@ -7,6 +7,7 @@ raises stops the compile, because a listener's error is the user's own.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.backends import manager
@@ -30,6 +31,13 @@ def graph_break(*, kind: str, reason: str, location: str, hint: str = "") -> Non
         remedy = f"; what would remove it: {hint}" if hint else ""
         logger("graph_breaks").info("%s: %s [%s]%s", location, reason, kind, remedy)
     _tell("tracer_graph_break", kind=kind, reason=reason, location=location, hint=hint)
+
+
+def first_call(*, summary: str, broken: bool) -> None:
+    """The first call of a compiled function ended. summary: one line about what was captured. A function with graph
+    breaks is worth a warning; else the line is shown to whoever listens to INFO."""
+    logger().log(logging.WARNING if broken else logging.INFO, "%s%s", summary,
+                 "; tracer_core.explain(f)(*args) tells more" if broken else "")  # fmt: skip
 
 
 def recompile(*, function: str, reason: str, count: int) -> None:

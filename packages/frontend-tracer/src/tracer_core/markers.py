@@ -14,7 +14,6 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -207,19 +206,7 @@ def role(fn: Any) -> FunctionRole | None:
         # Copied by functools.wraps from a function that is marked itself: that one is meant.
         if not getattr(getattr(fn, "__wrapped__", None), "_dynamo_marked_constant", False):
             return FunctionRole.CONSTANT_RESULT
-    if attached is None and _allowed_by_torch(fn):
-        return FunctionRole.ALLOW
     return attached
-
-
-def _allowed_by_torch(fn: Any) -> bool:
-    """Whether torch.compiler.allow_in_graph was called with `fn`. It leaves no mark on the function, only its id in
-    a table of torch's own tracer, which is looked up where that is loaded, and never imported for it."""
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is None:
-        return False
-    ids = getattr(getattr(rules, "_allowed_callable_ids", None), "function_ids", None)
-    return ids is not None and id(fn) in ids
 
 
 def dynamic_dims(t: torch.Tensor) -> dict[int, tuple[int | None, int | None]]:

@@ -66,7 +66,7 @@ def explanation(compiled: CompiledFunction, result: Any = None) -> Explanation:
     records: list[Captured] = compiled.records
     return Explanation(
         graphs=tuple(r.graph for r in records if r.graph is not None),
-        breaks=tuple(compiled.breaks),
+        breaks=tuple(dict.fromkeys(compiled.breaks)),
         guards=tuple(guard for r in records for guard in r.guards),
         op_count=sum(r.op_count for r in records),
         result=result,
@@ -92,15 +92,3 @@ def explain(function: Callable[..., Any]) -> Callable[..., Explanation]:
         return explanation(compiled, compiled(*args, **kwargs))
 
     return explained
-
-
-def summary(compiled: CompiledFunction, name: str) -> str:
-    """One line: how many graphs and breaks, and where the first break is."""
-    found = explanation(compiled)
-    text = (
-        f"{name}: {found.graph_count} graph{'s' * (found.graph_count != 1)}, {found.graph_break_count} break"
-    )
-    text += "s" * (found.graph_break_count != 1)
-    if found.breaks:
-        text += f"; first at {found.breaks[0].location}: {found.breaks[0].reason}"
-    return text

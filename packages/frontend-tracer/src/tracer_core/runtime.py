@@ -10,8 +10,10 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import types
 import warnings
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +72,8 @@ class CompiledFunction:
         self.records: list[Captured] = []
         self.abandoned: list[str] = []
         self.skipped: str | None = None
+        self._natives: frozenset[types.CodeType] = frozenset()
+        self._told = False
         self._starts: dict[Any, Segment] = {}
         self._segments: dict[Any, Segment] = {}
         _instances.add(self)
@@ -93,11 +97,38 @@ class CompiledFunction:
         self.records.clear()
         self._starts.clear()
         self._segments.clear()
+        self._natives = frozenset()
         self.skipped = None
 
     # -- the first segment --
 
     def _miss_start(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...], version: int
+    ) -> Any:
+        """`_call_anew`; the first call tells in one line what was captured."""
+        if self._told:
+            return self._call_anew(args, kwargs, state, version)
+        self._told = True
+        try:
+            return self._call_anew(args, kwargs, state, version)
+        finally:
+            if self.records:
+                owner = state[0] if state and isinstance(state[0], torch.nn.Module) else None
+                events.first_call(summary=self.summary(type(owner).__name__ if owner is not None else None),
+                                  broken=bool(self.breaks))  # fmt: skip
+
+    def summary(self, name: str | None = None) -> str:
+        """One line: how many graphs and breaks, and the break that most captures ended at."""
+        n_graphs = sum(record.graph is not None for record in self.records)
+        places = Counter((one.location, one.reason) for one in self.breaks)
+        text = f"{name or _name(self.function)}: {n_graphs} graph{'s' * (n_graphs != 1)}, {len(places)} graph break"
+        text += "s" * (len(places) != 1)
+        if places:
+            ((location, reason), _), *_ = places.most_common(1)
+            text += f"; {'the worst' if len(places) > 1 else 'it is'} at {location}: {reason}"
+        return text
+
+    def _call_anew(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...], version: int
     ) -> Any:
         """No variant fitted when the segment was at `version`: captures one, unless another thread just did."""
@@ -187,14 +218,16 @@ class CompiledFunction:
                 version = segment.version
                 result = segment.run(state)
             if result is MISS:
-                result = self._miss_inside(exit, state, version)
+                result = self._miss_inside(exit, state, version, (args, kwargs))
             if type(result) is not Suspended:
                 return result
             suspended = result
 
-    def _miss_inside(self, exit: Exit, state: tuple[Any, ...], version: int) -> Any:
+    def _miss_inside(
+        self, exit: Exit, state: tuple[Any, ...], version: int, call: tuple[tuple[Any, ...], dict[str, Any]]
+    ) -> Any:
         """No variant fitted at this exit when its segment was at `version`: captures one, unless there are new
-        ones."""
+        ones. call: the arguments of the whole call."""
         layouts = exit.layouts
 
         def finish() -> Any:
@@ -203,7 +236,7 @@ class CompiledFunction:
         if self.skipped is not None:
             return finish()
         if not _can_trace():
-            return self._under_modes(layouts, state)
+            return self._under_modes(layouts, state, call)
         while True:
             with _LOCK:
                 segment = exit.segment = exit.segment or self._segments.get(layouts)
@@ -222,9 +255,22 @@ class CompiledFunction:
             if result is not MISS:
                 return result
         result = MISS if captured is None else self._first_run(segment, captured, state)
+        if result is MISS and segment.is_closed(state):
+            self._call_natively_from_now_on(layouts, call)
         return self._natively(segment, finish) if result is MISS else result
 
-    def _under_modes(self, layouts: Any, state: tuple[Any, ...]) -> Any:
+    def _call_natively_from_now_on(self, layouts: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+        """No more is captured at a place inside a function: later calls enter that function as plain Python."""
+        args, kwargs = call
+        with _LOCK:
+            if len(layouts) > 1:
+                self._natives |= {layouts[-1].code}
+                self._starts.clear()
+                self._segments.clear()
+            elif (start := self._starts.get((len(args), *kwargs))) is not None:
+                start.retire((*args, *kwargs.values()))
+
+    def _under_modes(self, layouts: Any, state: tuple[Any, ...], call: Any) -> Any:
         """The program is inside a mode of torch that sees every operator: it runs for real until it leaves it."""
         machine, frames = RealMachine(), frames_of(layouts, state)
         while not _can_trace():
@@ -239,7 +285,7 @@ class CompiledFunction:
             result = exit.segment.run(state)
             if result is not MISS:
                 return result
-        return self._miss_inside(exit, state, version)
+        return self._miss_inside(exit, state, version, call)
 
     def _not_raised(self, error: NotRaised) -> Any:
         """Running the program did not raise what tracing it raised: the tracer is at fault."""
@@ -262,7 +308,7 @@ class CompiledFunction:
         previous, _tracing = _tracing, threading.get_ident()
         try:
             with recording(self):
-                record = capture(start, state, self.config, segment.seen, name)
+                record = capture(start, state, self.config, segment.seen, name, self._natives)
         except UserError as error:
             segment.raised = None if isinstance(error.__cause__, RunNatively) else error.__cause__
             return None

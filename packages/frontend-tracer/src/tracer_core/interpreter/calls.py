@@ -11,6 +11,7 @@ import array
 import collections
 import enum
 import types
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -69,6 +70,7 @@ class Calls(Operations):
     nesting: int
     #: Every code object that was run, with a function that has it.
     interpreted: dict[types.CodeType, types.FunctionType]
+    natives: Set[types.CodeType]
     #: class -> its special methods in Python (natives/reading.py).
     methods_of: dict[type, frozenset[str]]
     #: id -> (step, object) of what native code made.
@@ -202,6 +204,8 @@ class Calls(Operations):
         """A frame ready to run `function`; a TracedGenerator for a generator function."""
         if self.is_fresh(function) and not self.made_here(function):
             self.provenance.constant(function)
+        if function.__code__ in self.natives:
+            self.break_graph("recompile_limit", f"{function.__qualname__} runs as plain Python from now on")
         self.interpreted[function.__code__] = function
         self._guard_code(function)
         code = decode(function.__code__)

@@ -255,9 +255,22 @@ def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
 
 def _check_printed(tracer: Any, value: Any) -> None:
     """Breaks for an object whose text shows contents that no guard watches."""
-    known = (*IDENTITY_TYPES, types.ModuleType, *_PRINTED_AS, dict, set, frozenset, list, tuple, torch.SymInt, torch.SymFloat)
+    known = (
+        *IDENTITY_TYPES,
+        types.ModuleType,
+        *_PRINTED_AS,
+        dict,
+        set,
+        frozenset,
+        list,
+        tuple,
+        torch.SymInt,
+        torch.SymFloat,
+    )
     if not isinstance(value, known) and not tracer.is_fresh(value):
-        tracer.break_graph("unsupported_value", f"the text of a {type(value).__name__} from before this segment")
+        tracer.break_graph(
+            "unsupported_value", f"the text of a {type(value).__name__} from before this segment"
+        )
 
 
 #: Containers that C code prints.

@@ -12,6 +12,7 @@ import enum
 import logging
 import sys
 import types
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 import torch
@@ -92,9 +93,15 @@ class Raised(NamedTuple):
 class Tracer(Calls):
     """One trace of one segment. Mutable. forced: step -> (kind, reason) of breaks asked for by an
     earlier attempt. unbuildable: types of values that no call could make again. shapes: decides which dimensions
-    are symbolic."""
+    are symbolic. natives: code that reached its recompile limit and is called as plain Python."""
 
-    def __init__(self, shapes: Any, forced: dict[int, tuple[str, str]], unbuildable: set[type]) -> None:
+    def __init__(
+        self,
+        shapes: Any,
+        forced: dict[int, tuple[str, str]],
+        unbuildable: set[type],
+        natives: Set[types.CodeType] = frozenset(),
+    ) -> None:
         super().__init__()
         self.provenance = Provenance(shapes.dims_of, self._number)
         self._numbers = {}
@@ -104,7 +111,7 @@ class Tracer(Calls):
         self.shapes = shapes
         if not shapes.takes_numbers:
             self.recorder.concrete = lambda leaf: self.concrete(leaf) if id(leaf) in self._numbers else leaf
-        self.forced, self.unbuildable = forced, unbuildable
+        self.forced, self.unbuildable, self.natives = forced, unbuildable, natives
         self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
         self.raised: dict[int, Raised] = {}
         self._specials = {}

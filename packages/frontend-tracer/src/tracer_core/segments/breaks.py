@@ -91,6 +91,11 @@ BREAKS: dict[str, BreakDoc] = {
         "an operator could not be run on fake tensors",
         "check its arguments; it may be unsupported by FakeTensor",
     ),
+    "recompile_limit": BreakDoc(
+        "a function with a graph break in it was captured as often as the recompile limit allows, so it runs as plain "
+        "Python from then on",
+        "remove the break in it, or make the value whose guard failed (the warning names it) a tensor",
+    ),
     "raises": BreakDoc(
         "the program raises an exception that leaves the compiled function; the graph ends before that instruction",
         "nothing: the exception is raised as in eager, and this does not count as a graph break",
@@ -124,3 +129,19 @@ class Restart(BaseException):
 class RunNatively(BaseException):
     """This activation must run for real: its outcome depends on something that a trace cannot know, such as
     how deep the host's stack is. User code being traced cannot catch it."""
+
+
+def breaks_page() -> str:
+    """docs/graph_breaks.md: the table as a page for users. A test keeps the file equal to it:
+    ``python -c "from tracer_core.segments.breaks import breaks_page; print(breaks_page(), end='')"``."""
+    lines = [
+        "# Graph breaks",
+        "",
+        "Where capture stops, the graph so far runs, the instruction runs as plain Python, and a new graph starts after",
+        "it. `tracer_core.explain(f)(*args)` and `TRACER_LOGS=graph_breaks` name the kind, the line and the reason of",
+        "each; `fullgraph=True` raises instead. This page is generated from the table in `segments/breaks.py`.",
+        "",
+    ]
+    for kind, doc in BREAKS.items():
+        lines += [f"## {kind}", "", f"Why: {doc.why}.", "", f"What helps: {doc.hint}.", ""]
+    return "\n".join(lines)

@@ -11,7 +11,7 @@ import linecache
 import operator
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,12 +104,17 @@ StartFrames = Callable[[Tracer], list[Frame]]
 
 
 def capture(
-    start: StartFrames, state: Any, config: CompileConfig, seen: dict[str, list[tuple[int, ...]]], name: str
+    start: StartFrames,
+    state: Any,
+    config: CompileConfig,
+    seen: dict[str, list[tuple[int, ...]]],
+    name: str,
+    natives: Set[types.CodeType] = frozenset(),
 ) -> Captured:
     """Traces from `start` until the program returns or breaks, and compiles what was seen.
 
-    start: puts the frames into a tracer. state: the values of the segment. Raises UserError, Abandoned,
-    GraphBreakError (by the caller, from `break_`), BackendError.
+    start: puts the frames into a tracer. state: the values of the segment. natives: code that is not followed.
+    Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
     """
     forced: dict[int, tuple[str, str]] = {}
     unbuildable: set[type] = set()
@@ -123,7 +128,7 @@ def capture(
             at_torch_level and not isinstance(config.backend.compile, TorchStyle),
         )
         shapes.look(list(state))
-        tracer = Tracer(shapes, forced, unbuildable)
+        tracer = Tracer(shapes, forced, unbuildable, natives)
         try:
             return _attempt(tracer, start, state, config, settings, name)
         except Restart as restart:

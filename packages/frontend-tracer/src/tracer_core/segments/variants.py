@@ -129,6 +129,13 @@ class Segment:
         else:
             root.limit_hit = True
 
+    def retire(self, state: Any) -> None:
+        """Closes, and forgets the variants that this state's object used."""
+        self.close(state)
+        root = self._root(state)
+        for attempt in list(self.variants if root is None else root.attempts):
+            self.remove(attempt)
+
     def _used(self, attempt: Attempt, state: Any) -> None:
         self._recent = (attempt, *(one for one in self._recent if one is not attempt))[:RECENT]
         root = self._root(state)
