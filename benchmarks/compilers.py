@@ -1,12 +1,14 @@
 """What is compared, by name.
 
-In: ``eager``, ``torch``, ``ours``, or with a backend ``torch:aot_eager``, ``ours:onnxrt``, and
-``torch:nothing`` / ``ours:nothing`` (a backend that returns what it returned first, so that guards and
-rebuilding are left). Out: a function that compiles. What always holds: a compiler is imported when used.
+In: ``eager``, ``torch``, ``ours``, or with a backend ``torch:aot_eager``, ``ours:onnxrt``, ``torch:nothing`` /
+``ours:nothing`` (a backend that returns what it returned first, so that guards and rebuilding are left), and
+``python:nothing`` (ours without the C helper for guards). Out: a function that compiles. What always holds: a
+compiler is imported when used.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +16,8 @@ Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 DEFAULT = ("eager", "torch", "ours")
 
-TITLES = {"eager": "eager", "torch": "torch.compile", "ours": "tracer_core"}
+TITLES = {"eager": "eager", "torch": "torch.compile", "ours": "tracer_core",
+          "python": "tracer_core in pure Python"}  # fmt: skip
 
 
 def title(name: str) -> str:
@@ -49,7 +52,15 @@ def _ours(backend: str) -> Compile:
     return lambda function: tracer_core.compile(function, backend=chosen)
 
 
-_MAKERS: dict[str, Callable[[str], Compile]] = {"eager": _eager, "torch": _torch, "ours": _ours}
+def _python(backend: str) -> Compile:
+    """Ours, its guards without the C helper: for the whole process."""
+    os.environ["TRACER_PYTHON_GUARDS"] = "1"
+    return _ours(backend)
+
+
+_MAKERS: dict[str, Callable[[str], Compile]] = {
+    "eager": _eager, "torch": _torch, "ours": _ours, "python": _python,
+}  # fmt: skip
 
 
 def nothing_for_torch(gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
