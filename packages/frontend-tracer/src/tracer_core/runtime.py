@@ -75,6 +75,8 @@ class CompiledFunction:
         self._natives: frozenset[types.CodeType] = frozenset()
         self._told = False
         self._starts: dict[Any, Segment] = {}
+        #: Those of `_starts` without keyword arguments, by the number of arguments.
+        self._positional: dict[int, Segment] = {}
         self._segments: dict[Any, Segment] = {}
         _instances.add(self)
 
@@ -82,8 +84,12 @@ class CompiledFunction:
         if _tracing is not None and _tracing != threading.get_ident():
             with _LOCK:
                 pass
-        state = (*args, *kwargs.values()) if kwargs else args
-        segment = self._starts.get((len(args), *kwargs))
+        if kwargs:
+            state = (*args, *kwargs.values())
+            segment = self._starts.get((len(args), *kwargs))
+        else:
+            state = args
+            segment = self._positional.get(len(args))
         version = -1
         if segment is not None:
             version = segment.version
@@ -96,6 +102,7 @@ class CompiledFunction:
         """Drops every variant."""
         self.records.clear()
         self._starts.clear()
+        self._positional.clear()
         self._segments.clear()
         self._natives = frozenset()
         self.skipped = None
@@ -139,6 +146,8 @@ class CompiledFunction:
             segment = self._starts.get(key)
             if segment is None:
                 segment = self._starts[key] = Segment(key)
+            if not kwargs:
+                self._positional[len(args)] = segment
             captured_meanwhile = segment.version > max(version, 0)
             attempt = None if captured_meanwhile else self._capture_start(segment, args, kwargs, state)
         if captured_meanwhile:
