@@ -368,6 +368,8 @@ class Calls(Operations):
                 and not self.is_fresh(value)
             ):
                 self.payload(value)
+            elif isinstance(value, (bytearray, array.array)):
+                self.expand(value)
             elif _is_opaque_data(value) and not self.is_fresh(value):
                 self.break_graph(
                     "unsupported_value", f"native code reads the contents of a {type(value).__name__}"
@@ -574,7 +576,7 @@ def holds_tensor(value: Any, depth: int = 6) -> bool:
 def _is_opaque_data(value: Any) -> bool:
     """Whether an object holds data that no guard can describe: arrays and buffers."""
     return (
-        isinstance(value, (bytearray, memoryview, array.array, types.MappingProxyType))
+        isinstance(value, (memoryview, types.MappingProxyType))
         or type(value).__module__.partition(".")[0] == "numpy"
     )
 

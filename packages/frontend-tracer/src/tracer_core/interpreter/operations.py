@@ -7,6 +7,7 @@ containers are guarded as far as the operation reads them.
 
 from __future__ import annotations
 
+import array
 import collections
 import enum
 import functools
@@ -56,10 +57,11 @@ _WRAPPED = (
 )
 _SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
-_MUTABLE = (list, dict, set, collections.deque)
+_MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
 #: Iterators that read nothing that existed before the trace when they were made in it.
 _ITERABLES: tuple[Any, ...] = (
-    [], (), {}, set(), "", b"", bytearray(), range(0), {}.items(), {}.values(), reversed([]), collections.deque(),
+    [], (), {}, set(), "", b"", bytearray(), array.array("i"), range(0), {}.items(), {}.values(), reversed([]),
+    collections.deque(),
     reversed(collections.deque()), reversed({}), reversed({}.items()), reversed({}.values()), collections.OrderedDict(),
 )  # fmt: skip
 _NATIVE_ITERATORS: tuple[Any, ...] = tuple(
@@ -385,6 +387,9 @@ class Operations(Attributes):
             if method is not None:
                 return bool(objects.ask(self, method, value, name))
         value = self.payload(value)
+        if isinstance(value, (bytearray, array.array)):
+            self.expand(value)
+            return bool(value)
         decided = any(self._static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
         if decided and not (
             is_constant(value) or self.is_fresh(value) or isinstance(value, (enum.Enum, type))
@@ -416,6 +421,11 @@ class Operations(Attributes):
             return dict.__contains__(container, item)
         if isinstance(container, (list, tuple, collections.deque)):
             return self._contains_in_sequence(item, container)
+        if isinstance(container, (bytearray, array.array)):
+            self.expand(container)
+            item = self.index(item)
+            if is_constant(item):
+                return item in container
         if isinstance(container, (str, bytes, range)):
             item, container = self.payload(self.index(item)), self.payload(container)
             return item in container
@@ -477,7 +487,7 @@ class Operations(Attributes):
             return container[key]  # raises Python's own error
         self._native_operands(key)
         self.expand(container)
-        if isinstance(container, (*_CONTAINERS, str, bytes, range)) or type(container).__module__ in (
+        if isinstance(container, (*_CONTAINERS, str, bytes, range, bytearray, array.array)) or type(container).__module__ in (
             "typing", "types", "collections"):  # fmt: skip
             return container[key]
         if isinstance(container, ARRAY) and self.is_fresh(container) and is_constant(key):
@@ -578,7 +588,7 @@ class Operations(Attributes):
         if self.lacks(value, "__iter__", "__getitem__"):
             return iter(value)  # raises Python's own error
         self.expand(value)
-        if isinstance(value, _CONTAINERS) or type(value).__name__ in _VIEW_NAMES:
+        if isinstance(value, (*_CONTAINERS, bytearray, array.array)) or type(value).__name__ in _VIEW_NAMES:
             return iter(value)
         if isinstance(value, ARRAY) and self.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]
             return iter(list(value))  # type: ignore[call-overload]

@@ -7,6 +7,7 @@ Python method of the program and reads nothing that is not guarded.
 
 from __future__ import annotations
 
+import array
 import collections
 import enum
 import types
@@ -112,6 +113,9 @@ def _check(tracer: Any, value: Any, depth: int) -> bool:
         isinstance(value, enum.Enum) and _is_inert(tracer, value)
     ):
         _refuse(tracer, value)
+    if isinstance(value, (bytearray, array.array)):
+        tracer.expand(value)
+        return False
     if not tracer.is_fresh(value) and not isinstance(value, enum.Enum) and type(value) is not object:
         tracer.break_graph("unsupported_value", f"native code reads the contents of a {type(value).__name__}")
     return False

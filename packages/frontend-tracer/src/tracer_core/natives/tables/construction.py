@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import types
 import weakref
 from typing import Any
 
-from tracer_core.natives.effects import breaks, effect_of, special
+from tracer_core.natives.effects import MUTATES, PURE, breaks, declare, effect_of, special
 
 
 def _items(tracer: Any, args: list[Any]) -> list[Any]:
@@ -100,3 +101,13 @@ for _cls in (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.Wea
         if isinstance(_method, types.FunctionType):
             special(_method)(_changes(_method))
 breaks("finalizer", "it is called when an object dies", [weakref.finalize])
+
+
+#: array.array: its contents are guarded as a whole, like those of a bytearray.
+_ARRAY = array.array
+declare(PURE, [_ARRAY, *(_ARRAY.__dict__[name] for name in (
+    "tobytes", "tolist", "index", "count", "__len__", "__getitem__", "__iter__", "__contains__",
+    "__eq__", "__ne__", "__add__", "__mul__"))])  # fmt: skip
+declare(MUTATES, [_ARRAY.__dict__[name] for name in (
+    "append", "extend", "insert", "pop", "remove", "reverse", "byteswap", "fromlist", "frombytes", "__setitem__",
+    "__delitem__", "__iadd__", "__imul__")])  # fmt: skip
