@@ -48,6 +48,8 @@ TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 def is_constant(value: Any) -> bool:
     """Whether a value is guarded by equality: immutable, all the way down."""
     kind = type(value)
+    if kind is torch.Size:
+        return all(type(size) is int for size in value)  # of a tensor with symbolic sizes it is none
     if kind in CONSTANT_TYPES:
         return kind not in _ZONED or type(value.tzinfo) in (type(None), datetime.timezone)
     if kind in (tuple, frozenset):

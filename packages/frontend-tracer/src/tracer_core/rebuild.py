@@ -235,6 +235,9 @@ class Rebuilder(ObjectRebuilder):
         (mapping,) = gc.get_referents(obj)
         return self._new(obj, f"{self._constant(types.MappingProxyType)}({self._value(mapping)})")
 
+    def _size(self, obj: torch.Size) -> str:
+        return self._new(obj, f"{self._constant(torch.Size)}([{self._items(obj)}])")
+
     def _slice(self, obj: slice) -> str:
         return f"slice({self._items((obj.start, obj.stop, obj.step))})"
 
@@ -418,6 +421,7 @@ _C_MODULES = frozenset(
 _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     list: Rebuilder._list,
     tuple: Rebuilder._tuple,
+    torch.Size: Rebuilder._size,
     dict: Rebuilder._dict,
     collections.OrderedDict: Rebuilder._ordered,
     collections.defaultdict: Rebuilder._defaultdict,

@@ -134,6 +134,9 @@ class Calls(Operations):
                 return function(*args, **kwargs)
             receiver = self._method_part(function, "__self__")
             return self.prepare(self._method_part(function, "__func__"), [receiver, *args], kwargs)
+        if kind.__flags__ & (1 << 9) and _answers_any_name(kind):
+            handler = CALLED_TYPES.get(kind)  # looking for marks would ask the program's code
+            return handler(self, function, args, kwargs) if handler else self.call_object(function, args, kwargs)
         role = markers.role(function) if kind is not type else None
         if role is not None:
             return self._marked(role, function, args, kwargs)
@@ -571,6 +574,15 @@ def holds_tensor(value: Any, depth: int = 6) -> bool:
     return any(
         holds_tensor(item, depth - 1) for item in (dict.values(value) if isinstance(value, dict) else value)
     )
+
+
+def _answers_any_name(cls: type) -> bool:
+    """Whether looking up an attribute of the class's objects runs code of the program."""
+    for name in ("__getattribute__", "__getattr__"):
+        found = next((c.__dict__[name] for c in cls.__mro__ if name in c.__dict__), None)
+        if has_python(found) and found.__globals__.get("__name__", "").partition(".")[0] != "torch":
+            return True
+    return False
 
 
 def _is_opaque_data(value: Any) -> bool:
