@@ -104,9 +104,11 @@ def each_special_method_reads_state():
     item = Item(2)
 
     def f(x):
-        return (x * len(item), 2 in item, list(item), [10, 20, 30, 40, 50, 60][item], float(item), item(x), item[4], item + 1, 1 + item,
-                bool(item), f"{item:!}", round(item), abs(item), repr(item), str(item), item.other, hasattr(item, "nothing"), hash(item),
-                item == Item(3), item < Item(3), min(item, Item(4)).tag, x[:item].shape, max([item, Item(1)]).n)  # fmt: skip
+        texts = f"{item:!}", repr(item), str(item), item.other, hasattr(item, "nothing")
+        numbers = float(item), item + 1, 1 + item, bool(item), round(item), abs(item), hash(item), item[4]
+        ordered = item == Item(3), item < Item(3), min(item, Item(4)).tag, max([item, Item(1)]).n
+        rows = [10, 20, 30, 40, 50, 60][item], x[:item].shape, 2 in item, list(item)
+        return x * len(item), item(x), texts, numbers, ordered, rows
 
     return f, item
 

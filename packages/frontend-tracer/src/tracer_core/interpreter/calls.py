@@ -579,7 +579,7 @@ def holds_tensor(value: Any, depth: int = 6) -> bool:
 def _answers_any_name(cls: type) -> bool:
     """Whether looking up an attribute of the class's objects runs code of the program."""
     for name in ("__getattribute__", "__getattr__"):
-        found = next((c.__dict__[name] for c in cls.__mro__ if name in c.__dict__), None)
+        found: Any = next((c.__dict__[name] for c in cls.__mro__ if name in c.__dict__), None)
         if has_python(found) and found.__globals__.get("__name__", "").partition(".")[0] != "torch":
             return True
     return False
