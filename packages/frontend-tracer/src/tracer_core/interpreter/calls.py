@@ -135,6 +135,8 @@ class Calls(Operations):
             receiver = self._method_part(function, "__self__")
             return self.prepare(self._method_part(function, "__func__"), [receiver, *args], kwargs)
         if kind.__flags__ & (1 << 9) and _answers_any_name(kind):
+            if issubclass(kind, type):
+                return self.instantiate(function, args, kwargs)
             handler = CALLED_TYPES.get(kind)  # looking for marks would ask the program's code
             return handler(self, function, args, kwargs) if handler else self.call_object(function, args, kwargs)
         role = markers.role(function) if kind is not type else None
