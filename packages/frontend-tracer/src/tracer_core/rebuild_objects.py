@@ -223,7 +223,7 @@ def base_of(cls: Any) -> type | None:
     if not cls.__flags__ & _HEAP_TYPE or cls.__flags__ & _IMMUTABLE_TYPE or hasattr(cls, "n_sequence_fields"):
         return None if cls is not types.SimpleNamespace else cls
     base: Any = next((kind for kind in cls.__mro__ if kind in _BASES), None)
-    if base is None or hasattr(cls, "__del__"):
+    if base is None or any("__del__" in owner.__dict__ for owner in cls.__mro__):
         return None
     try:
         base.__new__(cls)  # CPython refuses where another base has a say

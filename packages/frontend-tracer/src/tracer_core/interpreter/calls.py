@@ -496,7 +496,7 @@ class Calls(Operations):
 
     def construct(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """type.__call__: ``__new__``, then ``__init__``."""
-        if hasattr(cls, "__del__"):
+        if self._static(cls, "__del__") is not ABSENT:
             self.break_graph("finalizer", f"a {cls.__qualname__} is made")
         if issubclass(cls, torch.autograd.Function):
             self.break_graph("higher_order", f"{cls.__name__} is an autograd.Function")
