@@ -193,4 +193,4 @@ def test_fullgraph_does_not_call_a_raise_a_break():
 def test_a_failing_operator_prints_nothing_of_torchs_own(caplog):
     compiled = tracer_core.compile(lambda x, y: x @ y, backend="eager")
     assert type(raised_by(compiled, X, Y)) is RuntimeError
-    assert caplog.records == []
+    assert [one for one in caplog.records if one.name.startswith("torch._subclasses")] == []

@@ -65,7 +65,9 @@ def _instructions() -> frozenset[str]:
     )
 
 
-@pytest.mark.parametrize(("version", "name"), [(v, n) for v in OPCODES for n in sorted(OPCODES[v] - DECODED_AWAY)])
+@pytest.mark.parametrize(
+    ("version", "name"), [(v, n) for v in OPCODES for n in sorted(OPCODES[v] - DECODED_AWAY)]
+)
 def test_opcode_has_a_handler_or_a_reason(version, name):
     assert opcodes.__all__
     assert (name in HANDLERS) != (name in UNSUPPORTED)

@@ -15,6 +15,11 @@ from tracer_core.recorder import quick
 
 from .twin import same
 
+pytestmark = pytest.mark.skipif(
+    not torch.__version__.startswith(torch_private._LIGHT_FAKE_MODE),
+    reason="this torch's own FakeTensorMode is used",
+)
+
 
 def _metadata(value: Any, inputs: list[Any]) -> Any:
     if not isinstance(value, torch.Tensor):

@@ -11,6 +11,7 @@ import array
 import collections
 import enum
 import types
+import typing
 from collections.abc import Set
 from typing import Any
 
@@ -59,7 +60,7 @@ _ASKED_BY_C = ("__index__", "__float__", "__int__", "__iter__", "__len__", "__bo
 _PRIMITIVES = (int, float, complex, str, bytes)
 _SAFE_CLASSES = (
     torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype, slice, range, types.SimpleNamespace,
-    types.MethodType, types.CellType, types.MappingProxyType,
+    types.MethodType, types.CellType, types.MappingProxyType, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple,
 )  # fmt: skip
 
 

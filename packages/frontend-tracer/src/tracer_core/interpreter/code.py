@@ -41,7 +41,10 @@ UNSUPPORTED: dict[str, str] = {
 
 
 #: Arguments of the intrinsics of 3.12 that make type parameters and aliases, or are legal at module level only.
-_TYPE_PARAMETERS = {"CALL_INTRINSIC_1": frozenset({1, 2, 4, 7, 8, 9, 10, 11}), "CALL_INTRINSIC_2": frozenset({2, 3, 4})}
+_TYPE_PARAMETERS = {
+    "CALL_INTRINSIC_1": frozenset({1, 2, 4, 7, 8, 9, 10, 11}),
+    "CALL_INTRINSIC_2": frozenset({2, 3, 4}),
+}
 
 
 def _is_handled(name: str, arg: Any) -> bool:
@@ -148,7 +151,9 @@ def _decode(raw: types.CodeType) -> Code:
         locals_names=locals_names,
         first_free=len(locals_names) - len(raw.co_freevars),
         is_generator=bool(raw.co_flags & 0x20),
-        unsupported=next((_shown(n, a) for n, a in zip(names, args, strict=True) if not _is_handled(n, a)), ""),
+        unsupported=next(
+            (_shown(n, a) for n, a in zip(names, args, strict=True) if not _is_handled(n, a)), ""
+        ),
     )
 
 

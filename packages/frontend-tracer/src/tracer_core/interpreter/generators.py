@@ -51,7 +51,9 @@ class TracedGenerator:
                 error = value if isinstance(value, error) else call(error, [value], {})
         if not isinstance(error, BaseException):
             kind = type(error).__name__
-            raise TypeError(f"exceptions must be classes or instances deriving from BaseException, not {kind}")
+            raise TypeError(
+                f"exceptions must be classes or instances deriving from BaseException, not {kind}"
+            )
         if self.finished or not self.started:
             self.finished = True
             raise error
@@ -72,7 +74,11 @@ class TracedGenerator:
         """An exception thrown at ``yield from`` goes to the inner iterator first."""
         if isinstance(error, GeneratorExit):
             return self._resume(self._close_inner(inner) or error)
-        throw = inner.throw if isinstance(inner, HOST_ITERATORS[:1]) else self.machine.getattr_or(inner, "throw", None)
+        throw = (
+            inner.throw
+            if isinstance(inner, HOST_ITERATORS[:1])
+            else self.machine.getattr_or(inner, "throw", None)
+        )
         if throw is None:
             return self._resume(error)
         try:
@@ -95,7 +101,11 @@ class TracedGenerator:
 
     def _close_inner(self, inner: Any) -> BaseException | None:
         """Closes the inner iterator; what that raised."""
-        close = inner.close if isinstance(inner, HOST_ITERATORS[:1]) else self.machine.getattr_or(inner, "close", None)
+        close = (
+            inner.close
+            if isinstance(inner, HOST_ITERATORS[:1])
+            else self.machine.getattr_or(inner, "close", None)
+        )
         try:
             if close is not None:
                 self.machine.call_value(close, [], {})

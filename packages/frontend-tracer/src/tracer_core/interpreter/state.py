@@ -238,7 +238,7 @@ class TraceState(Numbers):
         self._guard_members(source, obj)
 
     def _guard_members(self, source: Any, members: Any) -> None:
-        if not all(map(is_constant, members)):
+        if not all(is_constant(member) or isinstance(member, type) for member in members):
             self.break_graph("unsupported_value", "a set of objects that existed before the trace is read")
         self.provenance.guard(GuardKind.KEYS, source, frozenset(members))
 

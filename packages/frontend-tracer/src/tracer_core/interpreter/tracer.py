@@ -58,7 +58,7 @@ def _acts_when_closed(frame: Frame) -> bool:
             at = past
         if code.names[at] == "CALL_INTRINSIC_1":  # 3.12: StopIteration must not leave a generator
             return False
-        if code.names[at] != "RERAISE":
+        if code.names[at] not in ("RERAISE", "CLEANUP_THROW"):  # 3.12: the latter guards every ``yield from``
             return True
 
 

@@ -36,7 +36,9 @@ def _limits(function: Any) -> tuple[int, float, frozenset[str] | None, frozenset
 
 def fits(function: Any, args: Sequence[Any], keywords: Collection[str]) -> bool:
     """Whether these arguments can be given to the function: their number, and the type of a method's receiver."""
-    if isinstance(function, types.ClassMethodDescriptorType) or isinstance(getattr(function, "__self__", None), type):
+    if isinstance(function, types.ClassMethodDescriptorType) or isinstance(
+        getattr(function, "__self__", None), type
+    ):
         return True  # whether its class is among the arguments is not known
     owner = getattr(function, "__objclass__", None)
     if type(owner) is type and type(function) in _METHODS and not (args and isinstance(args[0], owner)):

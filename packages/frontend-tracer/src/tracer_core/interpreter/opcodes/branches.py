@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from tracer_core.interpreter.code import opcode
@@ -82,7 +83,9 @@ def match_keys(m: Machine, f: Frame, arg: Any) -> None:
 def match_class(m: Machine, f: Frame, arg: int) -> None:
     subject, cls, names = m.pop_n(f, 3)
     if not isinstance(cls, type):
-        raise TypeError("called match pattern must be a type")
+        raise TypeError(
+            f"called match pattern must be a {'class' if sys.version_info >= (3, 12) else 'type'}"
+        )
     if not m.call_value(isinstance, [subject, cls], {}):
         f.stack.append(None)
         return
