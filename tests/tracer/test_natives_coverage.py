@@ -6,6 +6,7 @@ import collections
 import datetime
 import importlib
 import re
+import sys
 import types
 
 import pytest
@@ -38,7 +39,8 @@ GAPS = {
     "weakref.CallableProxyType": _TYPE, "weakref.ProxyType": _TYPE,
     "re.Match": _TYPE, "re.Pattern": _TYPE, "time.struct_time": _RESULT,
     "pathlib.PosixPath": "Python code, inherited", "pathlib.PurePosixPath": "Python code, inherited",
-    "pathlib.PureWindowsPath": "Python code, inherited", "pathlib.WindowsPath": "Python code, inherited",
+    "pathlib.PureWindowsPath": "Python code, inherited",
+    **({"pathlib.WindowsPath": "Python code, inherited"} if sys.version_info >= (3, 12) else {}),
     "unicodedata.UCD": _TYPE, "zlib.compressobj": "it keeps state", "zlib.decompressobj": "it keeps state",
     **{f"decimal.{name}": _CONTEXT for name in ("Context", "Decimal", "getcontext", "localcontext", "setcontext")},
     "statistics.Decimal": _CONTEXT, "fractions.Decimal": _CONTEXT,
@@ -49,7 +51,8 @@ GAPS = {
 TYPE_MODULES = ("types", "typing")
 #: Methods that the interpreter does itself, or that nobody calls by name.
 METHOD_GAPS = {
-    "__hash__": "asked through hash()", "__getattribute__": "attributes are the interpreter's", "__init__": "made by the interpreter",
+    **({"__hash__": "asked through hash()"} if sys.version_info >= (3, 12) else {}),
+    "__getattribute__": "attributes are the interpreter's", "__init__": "made by the interpreter",
     "__sizeof__": "not a value of the program", "__reduce__": "pickling breaks", "__reduce_ex__": "pickling breaks",
     "__copy__": "copy.copy takes these as they are", "__deepcopy__": "copy.deepcopy takes these as they are",
     "__repr__": "of a container: through repr()", "__lt__": "of a dict or deque, by name", "__le__": "likewise",
