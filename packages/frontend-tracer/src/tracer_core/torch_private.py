@@ -448,6 +448,14 @@ def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple
     return mode.from_tensor(tensor, symbolic_context=context, source=input_source(name))
 
 
+def before_tagging(function: Any) -> Any:
+    """What torch.compile, once it was used in the process, has put its own ``nn.Module.__init__`` around; None for any
+    other function. All that it adds is a note for torch's own tracer."""
+    if function.__qualname__ != "install_generation_tagging_init.<locals>.patched_init":
+        return None
+    return dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))["init"].cell_contents
+
+
 def device_constructors() -> Any:
     """The functions that ``with torch.device(...)`` gives a device."""
     from torch.utils._device import _device_constructors

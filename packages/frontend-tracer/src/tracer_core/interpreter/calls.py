@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tracer_core import markers
+from tracer_core import markers, torch_private
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import class_making, objects, overloads
 from tracer_core.interpreter.attributes import ABSENT, has_python
@@ -198,6 +198,9 @@ class Calls(Operations):
             self.native_reads(*args, *kwargs.values())
             return self.born(function(*args, **kwargs))
         if decision is policy.Decision.BREAK:
+            plain = torch_private.before_tagging(function)
+            if plain is not None:
+                return self.prepare(plain, args, kwargs)
             self.break_graph(kind, reason)
         if decision is policy.Decision.NATIVE:
             if overloads.any_acts_as_tensor(args) or overloads.any_acts_as_tensor(kwargs.values()):

@@ -25,6 +25,7 @@ _BY_NAME: dict[str, str] = {
         _VALUE,
     ),
     "__bool__": "data_dependent_branch",
+    **dict.fromkeys(("as_subclass", "_make_subclass", "_make_wrapper_subclass"), "tensor_subclass"),
     **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique2"),
                     "data_dependent_shape"),
     **dict.fromkeys(
