@@ -19,7 +19,7 @@ from benchmarks.tables import geometric_mean, table
 from benchmarks.zoo_models import ZOO
 
 MODULE = "benchmarks.zoo_process"
-_BATCH = 8
+_BATCH = 33
 _LIMIT = 160.0
 
 
