@@ -289,3 +289,45 @@ def test_a_generator_left_in_a_try_whose_clause_may_take_its_end(caught: str) ->
     )
     expected = None if takes else 0
     same(names["fn"], (X, []), (X + 1, []), breaks=expected, recompiles=0)
+
+
+# -- gradients for frozen embeddings ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_hook_that_makes_the_embeddings_require_gradients(frozen: bool) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = torch.nn.Embedding(5, 3)
+            self.head = torch.nn.Linear(3, 2)
+            self.embed.weight.requires_grad_(not frozen)
+            self.embed.register_forward_hook(lambda module, args, output: output.requires_grad_(True))
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embed(ids)).relu()
+
+    def make() -> Any:
+        torch.manual_seed(0)
+        model = Model()
+        return model, model
+
+    twin(make, (torch.tensor([0, 3]),), (torch.tensor([4, 3]),), graphs=1, breaks=0)
+
+
+def test_a_parameter_that_requires_gradients_already() -> None:
+    weight = torch.nn.Parameter(torch.ones(3))
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        weight.requires_grad_()
+        return x * weight
+
+    same(fn, (X,), (X + 1,), graphs=1)
+
+
+def test_an_input_that_must_not_be_made_a_leaf_in_the_trace() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        x.requires_grad_()
+        return x * 2
+
+    same(fn, (X,), (X + 1,), kinds=("tensor_metadata_mutation",))

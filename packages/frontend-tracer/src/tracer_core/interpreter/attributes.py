@@ -486,7 +486,7 @@ class Attributes(TraceState):
             self.generic_setattr(obj, name, value)
 
     def _set_tensor_attribute(self, tensor: torch.Tensor, name: str, value: Any) -> None:
-        if name == "requires_grad" and value is True and self._may_require_grad(tensor):
+        if name == "requires_grad" and value is True and self.may_require_grad(tensor):
             self.recorder.require_grad(tensor)
             return
         if self._static(torch.Tensor, name) is not _ABSENT:
@@ -502,7 +502,7 @@ class Attributes(TraceState):
         return self.tensor_attributes.get(id(tensor), {})
 
     @staticmethod
-    def _may_require_grad(tensor: torch.Tensor) -> bool:
+    def may_require_grad(tensor: torch.Tensor) -> bool:
         """Whether a tensor is an intermediate that becomes a leaf of autograd's graph, which is being recorded."""
         return (
             torch_private.is_fake(tensor)

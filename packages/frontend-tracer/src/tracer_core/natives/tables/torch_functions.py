@@ -72,3 +72,15 @@ def is_something_else(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> b
 
 breaks("side_effect_native", "torch's random number generator is seeded or read", [
     torch.manual_seed, torch.seed, torch.get_rng_state, torch.set_rng_state, torch.initial_seed])  # fmt: skip
+
+
+@special(torch.Tensor.requires_grad_)
+def requires_grad_(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Nothing for a tensor that requires gradients already; an intermediate may become a leaf."""
+    tensor, wanted = args[0], args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
+    if wanted is True and tensor.requires_grad:
+        return tensor
+    if wanted is True and tracer.may_require_grad(tensor):
+        tracer.recorder.require_grad(tensor)
+        return tensor
+    return tracer.call_torch(torch.Tensor.requires_grad_, args, kwargs)
