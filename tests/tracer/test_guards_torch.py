@@ -58,6 +58,8 @@ tensor(lambda: ones(4, requires_grad=True), lambda b: b.t.requires_grad_(False),
 tensor(lambda: ones(4), lambda b: b.t.add_(ones(4, requires_grad=True)), told="requires_grad")(
     "tensor: becomes part of a differentiated computation"
 )
+tensor(lambda: ones(4).requires_grad_(True).requires_grad_(False), lambda b: b.t.add_(ones(4, requires_grad=True)),
+       told="requires_grad")("tensor: that once required grad becomes part of a computation")  # fmt: skip
 tensor(lambda: ones(4), put(lambda: torch.nn.Parameter(ones(4), requires_grad=False)), told="Parameter",
        program=lambda x, t: x * (2 if isinstance(t, torch.nn.Parameter) else 3))("tensor: becomes a Parameter")  # fmt: skip
 tensor(lambda: ones(2, dtype=torch.complex64) * 1j, put(lambda: (ones(2, dtype=torch.complex64) * 1j).conj()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import sys
 import types
 
@@ -75,3 +76,17 @@ def test_a_global_that_matters_is_seen_among_those_that_do_not(script, turns):
         torch.testing.assert_close(fast(x), net(x))
         net.layers.append(torch.nn.Linear(4, 4))
         torch.testing.assert_close(fast(x), net(x))
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict])
+def test_the_order_of_a_dictionary_that_changes_often(kind):
+    table = kind(a=1.0, b=2.0)
+    fast = tracer_core.compile(lambda x: [x * k for k in table.values()], backend="eager")
+    x = torch.ones(2)
+    for _ in range(6):  # its version moves, and its entries are the same again
+        fast(x)
+        table["other"] = 1
+        del table["other"]
+    assert [float(y[0]) for y in fast(x)] == [1.0, 2.0]
+    table["a"] = table.pop("a")
+    assert [float(y[0]) for y in fast(x)] == [2.0, 1.0]

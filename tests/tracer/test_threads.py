@@ -13,6 +13,7 @@ import torch
 import tracer_core
 from tests.tracer.facts import Box
 from tests.tracer.twin import module
+from tracer_core import runtime
 from tracer_core.testing import CaptureCounter, compare
 
 THREADS = 8
@@ -64,6 +65,31 @@ def test_one_module_is_compiled_once():
         for result in together(lambda i: [fast(X) for _ in range(20)]):
             compare([want] * 20, result)
     assert len(counter.graphs) == 1
+
+
+def test_a_thread_that_waited_for_the_lock_takes_what_the_other_compiled(monkeypatch):
+    """The second thread has looked, and found nothing, before the first one begins to trace."""
+    waiting, done = threading.Event(), threading.Event()
+    original = runtime._can_trace
+
+    def can_trace():
+        if threading.current_thread().name == "second":
+            waiting.set()
+            assert done.wait(10)
+        return original()
+
+    monkeypatch.setattr(runtime, "_can_trace", can_trace)
+    fast = tracer_core.compile(lambda x: x * 2, backend="eager")
+    results = []
+    with CaptureCounter() as counter:
+        second = threading.Thread(target=lambda: results.append(fast(X)), name="second", daemon=True)
+        second.start()
+        assert waiting.wait(10)
+        results.append(fast(X))
+        done.set()
+        second.join(10)
+    compare([X * 2] * 2, results)
+    assert len(counter.graphs) == 1 and not counter.recompiles
 
 
 def test_many_functions_compile_at_once():
