@@ -156,6 +156,9 @@ def generator_kept(x):
     return first, next(g)
 
 
+OBJECTS = {object(), object()}
+
+
 def outside(x):
     return torch.ops.aten.add.Tensor(x, torch.from_numpy(np.ones(4, dtype="float32")))
 
@@ -182,13 +185,13 @@ kind(
 kind("disabled", lambda x: disabled(x + 1) * 2)
 kind("torch_mode", in_a_mode)
 kind("requested", requested)
-kind("live_iterator", live)
+kind("live_iterator", live, generator_kept)
 kind("unsupported_opcode", opcode)
 kind("async_function", event_loop)
 kind("class_statement", enum_with_init)
 kind("unsupported_mutation", reclassed)
 kind("finalizer", finalized)
-kind("unsupported_value", generator_kept)
+kind("unsupported_value", lambda x: [x + 1 for _ in OBJECTS])
 kind(
     "tensor_subclass",
     lambda x: x.as_subclass(Sub).as_subclass(torch.Tensor) + 1,
@@ -436,3 +439,21 @@ def test_location_is_the_users_line():
     with CaptureCounter() as counter:
         tracer_core.compile(f, backend="eager")(X)
     assert counter.breaks[0][2].startswith(f"{__file__}:{f.__code__.co_firstlineno + 2}")
+
+
+def test_location_inside_a_generator_and_a_callback():
+    def numbers(x):
+        for i in range(2):
+            print(end="")  # the line
+            yield x * i
+
+    def f(x):
+        return sum(numbers(x))
+
+    seen = same(f, (X,), (Y,), breaks=None)
+    line = next(
+        n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# the line")
+    )
+    kind, reason, location = seen.counter.breaks[0]
+    assert kind == "side_effect_native" and "print" in reason and "outlives" in reason
+    assert location == f"{__file__}:{line} in numbers"

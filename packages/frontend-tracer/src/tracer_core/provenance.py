@@ -68,7 +68,10 @@ def end_is_seen(value: Any) -> bool:
         return value.gi_frame is not None and bool(value.gi_code.co_exceptiontable)
     if not type(value).__flags__ & (1 << 9) or isinstance(value, _LONG_LIVED):
         return False
-    return any("__del__" in owner.__dict__ for owner in type(value).__mro__) or weakref.getweakrefcount(value) > 0
+    return (
+        any("__del__" in owner.__dict__ for owner in type(value).__mro__)
+        or weakref.getweakrefcount(value) > 0
+    )
 
 
 def _is_bound(receiver: Any) -> bool:

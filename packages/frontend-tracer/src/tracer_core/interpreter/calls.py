@@ -108,7 +108,8 @@ class Calls(Operations):
             value = self.run(base)
         except Break as inner:
             if self.nesting == 1:
-                raise Restart(self.outer_step, inner.kind, inner.reason) from None
+                location = inner.location or self.where()
+                raise Restart(self.outer_step, inner.kind, inner.reason, location) from None
             raise
         finally:
             del self.frames[base:]
@@ -139,7 +140,9 @@ class Calls(Operations):
             if issubclass(kind, type):
                 return self.instantiate(function, args, kwargs)
             handler = CALLED_TYPES.get(kind)  # looking for marks would ask the program's code
-            return handler(self, function, args, kwargs) if handler else self.call_object(function, args, kwargs)
+            return (
+                handler(self, function, args, kwargs) if handler else self.call_object(function, args, kwargs)
+            )
         role = markers.role(function) if kind is not type else None
         if role is not None:
             return self._marked(role, function, args, kwargs)

@@ -91,14 +91,14 @@ class Raised(NamedTuple):
 
 
 class Tracer(Calls):
-    """One trace of one segment. Mutable. forced: step -> (kind, reason) of breaks asked for by an
+    """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked for by an
     earlier attempt. unbuildable: types of values that no call could make again. shapes: decides which dimensions
     are symbolic. natives: code that reached its recompile limit and is called as plain Python."""
 
     def __init__(
         self,
         shapes: Any,
-        forced: dict[int, tuple[str, str]],
+        forced: dict[int, tuple[str, str, str]],
         unbuildable: set[type],
         natives: Set[types.CodeType] = frozenset(),
     ) -> None:

@@ -110,20 +110,22 @@ BREAKS: dict[str, BreakDoc] = {
 
 class Break(BaseException):
     """The graph ends before the current instruction. A BaseException so that user code being
-    traced cannot catch it. kind: a key of BREAKS; reason: what happened here."""
+    traced cannot catch it. kind: a key of BREAKS; reason: what happened here; location: of the user's line, where
+    it is not the one that the frames stand at."""
 
-    def __init__(self, kind: str, reason: str) -> None:
+    def __init__(self, kind: str, reason: str, location: str = "") -> None:
         assert kind in BREAKS, kind
         super().__init__(kind, reason)
-        self.kind, self.reason = kind, reason
+        self.kind, self.reason, self.location = kind, reason, location
 
 
 class Restart(BaseException):
-    """Trace again from the start of the segment, breaking at `step`."""
+    """Trace again from the start of the segment, breaking at `step`. location: of the line inside a call that the
+    break has to come before."""
 
-    def __init__(self, step: int, kind: str, reason: str) -> None:
+    def __init__(self, step: int, kind: str, reason: str, location: str = "") -> None:
         super().__init__(step, kind, reason)
-        self.step, self.kind, self.reason = step, kind, reason
+        self.step, self.kind, self.reason, self.location = step, kind, reason, location
 
 
 class RunNatively(BaseException):

@@ -116,7 +116,7 @@ def capture(
     start: puts the frames into a tracer. state: the values of the segment. natives: code that is not followed.
     Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
     """
-    forced: dict[int, tuple[str, str]] = {}
+    forced: dict[int, tuple[str, str, str]] = {}
     unbuildable: set[type] = set()
     settings = torch_private.torch_state()
     for _ in range(_MAX_RESTARTS):
@@ -132,7 +132,7 @@ def capture(
         try:
             return _attempt(tracer, start, state, config, settings, name)
         except Restart as restart:
-            forced[restart.step] = (restart.kind, restart.reason)
+            forced[restart.step] = (restart.kind, restart.reason, restart.location)
         except CannotRebuild as error:
             if error.kind in unbuildable:
                 raise Abandoned(f"a value cannot be made again: {error}") from error
@@ -177,14 +177,21 @@ def _trace(
                 # Captured up to the instruction that raises, which then does so for real, on every call.
                 raise Restart(step, "raises", f"{type(error).__qualname__}: {error}"[:200]) from error
             raise UserError() from error
-        where = tracer.where() if broken is not None else ""
+        where = (broken.location or tracer.where()) if broken is not None else ""
         if wants_text():
             record.text = str(tracer.recorder.graph)
     generator = _Generator(tracer, state, config, settings, name)
     try:
         # Values are written down as the trace left them: iterators look at what they go over.
         tracer.effects.look()
-        generator.write(value, broken)
+        try:
+            generator.write(value, broken)
+        except Restart as restart:
+            if broken is None or restart.location:
+                raise
+            # The user can do something about the break, not about what it forces to be made for real.
+            reason = f"{broken.reason}; {restart.reason}"
+            raise Restart(restart.step, broken.kind, reason, where) from None
         tracer.close()
         return generator.finish(broken, where)
     finally:
