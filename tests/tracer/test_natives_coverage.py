@@ -55,6 +55,7 @@ METHOD_GAPS = {
     "__getattribute__": "attributes are the interpreter's", "__init__": "made by the interpreter",
     "__sizeof__": "not a value of the program", "__reduce__": "pickling breaks", "__reduce_ex__": "pickling breaks",
     "__copy__": "copy.copy takes these as they are", "__deepcopy__": "copy.deepcopy takes these as they are",
+    "__hash__": "through hash()",
     "__repr__": "of a container: through repr()", "__lt__": "of a dict or deque, by name", "__le__": "likewise",
     "__str__": "through str()", "__ior__": "raises",
     "__gt__": "likewise", "__ge__": "likewise", "__ne__": "likewise", "__new__": "made by the interpreter",

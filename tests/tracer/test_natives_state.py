@@ -276,3 +276,62 @@ def test_errors_are_pythons_own(name):
 
     same(f, (X, [1, 2]), (Y, [1, 2, 3]), breaks=None)
     same(RAISE[name], (X, [1, 2]), (Y, [1, 2, 3]), breaks=None)
+
+
+def test_a_functions_own_description_is_guarded():
+    def make():
+        def target(a, b=1, *, c=2):
+            return a
+
+        w = world(f=target)
+        return (
+            lambda x: (
+                x,
+                inspect.getfullargspec(w.f).defaults,
+                inspect.signature(w.f).parameters["c"].default,
+            )
+        ), w
+
+    def change(w):
+        w.f.__defaults__ = (7,)
+
+    def change_keyword(w):
+        w.f.__kwdefaults__ = {"c": 9}
+
+    twin(make, (X,), (Y,), change, (X,), change_keyword, (X,), breaks=0)
+
+
+def test_decorators_of_the_library_change_what_existed_before():
+    def make():
+        class Plain:
+            n: int = 1
+
+        w = world(k=Plain)
+
+        def f(x):
+            typing.final(w.k)
+            return x * 2, getattr(w.k, "__final__", False)
+
+        return f, w
+
+    twin(make, (X,), (Y,), breaks=None)
+
+
+def test_registering_with_an_abstract_class():
+    def make():
+        class Shape(collections.abc.Sized):
+            pass
+
+        class Square:
+            pass
+
+        w = world(shape=Shape, square=Square)
+
+        def f(x):
+            before = isinstance(w.square(), w.shape)
+            w.shape.register(w.square)
+            return x * 2, before, isinstance(w.square(), w.shape)
+
+        return f, w
+
+    twin(make, (X,), (Y,), breaks=None)

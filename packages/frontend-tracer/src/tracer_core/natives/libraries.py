@@ -34,12 +34,17 @@ PLAIN: Mapping[str, frozenset[str]] = {
         "importlib.metadata": "", "sre_parse": "", "sre_compile": "", "ntpath": "",
         "posixpath": "abspath expanduser expandvars realpath _joinrealpath lexists ismount relpath samefile",
         "genericpath": "exists isfile isdir getsize getmtime getatime getctime samefile sameopenfile",
-        "typing": "", "typing_extensions": "", "abc": "", "dataclasses": "", "types": "",
+        "typing": "", "typing_extensions": "", "abc": "register update_abstractmethods", "dataclasses": "", "types": "",
         "inspect": "currentframe stack trace getouterframes getinnerframes getframeinfo",
     }.items()
 }  # fmt: skip
 _ASKS_FILES = frozenset(vars(pathlib.Path)) - {"__new__", "__init__", "__enter__", "__exit__"}
 PLAIN = {**PLAIN, "pathlib": _ASKS_FILES}
+#: Functions of these libraries that change or call what they are given: they are interpreted.
+_INTERPRETED = frozenset(
+    {"dataclass", "make_dataclass", "getmembers", "getmembers_static", "new_class", "prepare_class", "overload", "final",
+     "runtime_checkable", "no_type_check", "dataclass_transform", "override", "coroutine", "resolve_bases"}
+)  # fmt: skip
 #: Of these: the ones that look at functions and classes without calling them.
 _LOOKS_AT_CODE = frozenset({"typing", "typing_extensions", "abc", "dataclasses", "inspect", "types"})
 #: Of these: the ones that make classes or call the functions they are handed. They are interpreted.
@@ -75,6 +80,8 @@ def runs_natively(tracer: Any, function: types.FunctionType, args: list[Any], kw
         tracer.break_graph("side_effect_native", f"{module}.{function.__qualname__} asks the outside")
     if function.__name__ in _MAKES_CLASSES.get(package, ()):
         return False
+    if function.__name__ in _INTERPRETED:
+        return False
     code = package in _LOOKS_AT_CODE
     return all(_is_data(tracer, value, code, _MAX_DEPTH) for value in (*args, *kwargs.values()))
 
@@ -88,6 +95,8 @@ def _is_data(tracer: Any, value: Any, code: bool, depth: int) -> bool:
     if type(value) in _CONTAINERS:
         children = [*value.keys(), *value.values()] if type(value) is dict else value
         return all(_is_data(tracer, child, code, depth - 1) for child in children)
+    if code and type(value) is types.FunctionType:
+        return guard_function(tracer, value)
     if isinstance(value, IDENTITY_TYPES):
         return code or _known(getattr(value, "__module__", None) or "") is not None
     if not tracer.is_fresh(value):
@@ -97,6 +106,19 @@ def _is_data(tracer: Any, value: Any, code: bool, depth: int) -> bool:
     if _known(type(value).__module__) is None:
         return False
     return all(_is_data(tracer, part, code, depth - 1) for part in _parts(value))
+
+
+def guard_function(tracer: Any, function: types.FunctionType) -> bool:
+    """Guards what a function says about itself; False if that holds objects that can change."""
+    if tracer.made_here(function) or function.__dict__:
+        return False
+    provenance = tracer.provenance
+    source = provenance.source_of(function) or provenance.constant(function)
+    for name in ("__code__", "__defaults__", "__kwdefaults__"):
+        value = provenance.read(getattr(function, name), provenance.sources.make(source, "slot", name))
+        tracer.native_reads(value)
+    held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return all(is_constant(value) or isinstance(value, (type, types.FunctionType)) for value in held)
 
 
 def _parts(value: Any) -> list[Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import abc
 import builtins
 import collections
+import functools
 import types
 from typing import Any
 
@@ -15,7 +17,7 @@ from tracer_core.interpreter.answers import SortKey
 from tracer_core.interpreter.attributes import ABSENT
 from tracer_core.interpreter.class_making import new_class
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
-from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
+from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, query, special
 from tracer_core.natives.tables.containers import pairs_of
 from tracer_core.provenance import is_constant
 
@@ -45,6 +47,7 @@ def is_instance(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
     for cls in _flat(classes):
         if type(cls) is not type:
             tracer.special(type(cls), "__instancecheck__")
+            _ask_registry(tracer, type(obj), cls)
     return isinstance(obj, classes)
 
 
@@ -60,7 +63,17 @@ def is_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
     for other in _flat(classes):
         if type(other) is not type:
             tracer.special(type(other), "__subclasscheck__")
+            _ask_registry(tracer, cls, other)
     return issubclass(cls, classes)
+
+
+def _ask_registry(tracer: Any, kind: type, cls: Any) -> None:
+    """Classes are registered with abstract classes at any time: the answer is asked again on every call."""
+    if isinstance(cls, abc.ABCMeta) and cls not in kind.__mro__ and not tracer.made_class(kind):
+        handle = (issubclass, kind, cls)
+        if handle not in tracer.questions and not tracer.made_class(cls):
+            tracer.questions[handle] = functools.partial(issubclass, kind, cls)
+            query(tracer, tracer.questions[handle])
 
 
 def _flat(classes: Any) -> list[Any]:

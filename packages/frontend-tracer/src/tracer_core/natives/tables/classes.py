@@ -67,6 +67,20 @@ def process_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return made
 
 
+@special(dataclasses.fields)
+def fields(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Nothing of an instance is read but its class."""
+    (owner,) = args
+    cls = owner if isinstance(owner, type) else type(owner)
+    _, held = tracer.class_entry(cls, "__dataclass_fields__")
+    found = dataclasses.fields(owner)  # raises Python's own error
+    if not isinstance(held, dict) or tracer.made_class(cls):
+        return found
+    for field in found:
+        tracer.provenance.constant(field)
+    return found
+
+
 @special(collections.namedtuple)
 def namedtuple(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tracer.native_reads(*args, *kwargs.values())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import _random
 import _thread
 import gc
+import importlib
 import inspect
 import logging
 import os
-import posix
 import random
 import signal
 import sys
@@ -21,8 +21,11 @@ from functools import partial
 from typing import Any
 
 from tracer_core.natives.effects import CALLED_CODES, EFFECTS, PURE, SHALLOW, breaks, declare, query, special
+from tracer_core.natives.libraries import guard_function
 from tracer_core.natives.queries import applied
 from tracer_core.provenance import is_constant
+
+_OS = importlib.import_module(os.name)  # posix, or nt
 
 
 def _natives(owner: Any) -> Iterable[Any]:
@@ -31,7 +34,7 @@ def _natives(owner: Any) -> Iterable[Any]:
 
 
 declare(
-    PURE, [sys.intern, sys.getdefaultencoding, sys.getfilesystemencoding, sys.is_finalizing, posix.fspath]
+    PURE, [sys.intern, sys.getdefaultencoding, sys.getfilesystemencoding, sys.is_finalizing, os.fspath]
 )
 declare(SHALLOW, [types.MethodType, types.SimpleNamespace, types.FunctionType])
 for _query in (sys.getrecursionlimit, sys.getswitchinterval, gc.isenabled, gc.get_threshold):
@@ -55,7 +58,7 @@ breaks("side_effect_native", "the clock is read", _natives(time))
 breaks("side_effect_native", "a warning is shown", [warnings.warn, warnings.warn_explicit])
 breaks("side_effect_native", "Python's random numbers are drawn", [
     f for f in _natives(_random.Random) if f.__name__ not in ("__new__", "__init__", "__getattribute__")])  # fmt: skip
-breaks("side_effect_native", "the operating system is asked", _natives(posix))
+breaks("side_effect_native", "the operating system is asked", _natives(_OS))
 breaks("side_effect_native", "state of the interpreter is read or set", _natives(sys))
 breaks("side_effect_native", "the garbage collector is asked", _natives(gc))
 breaks("side_effect_native", "signals are handled", _natives(signal))
@@ -146,16 +149,8 @@ def getenv(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def signature(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The signature of a function whose code and defaults are guarded; of other things: not traced into."""
     function = args[0].__func__ if type(args[0]) is types.MethodType else args[0]
-    if type(function) is not types.FunctionType or kwargs or function.__dict__ or tracer.made_here(function):
+    if type(function) is not types.FunctionType or kwargs or not guard_function(tracer, function):
         tracer.break_graph("native_python", "the signature of something that is no plain function is read")
-    provenance = tracer.provenance
-    source = provenance.source_of(function) or provenance.constant(function)
-    for name in ("__code__", "__defaults__", "__kwdefaults__"):
-        value = provenance.read(getattr(function, name), provenance.sources.make(source, "slot", name))
-        tracer.native_reads(value)
-    held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    if not all(is_constant(value) or isinstance(value, (type, types.FunctionType)) for value in held):
-        tracer.break_graph("native_python", "the signature of a function whose defaults are objects is read")
     return tracer.born(inspect.signature(args[0]))
 
 
