@@ -149,9 +149,9 @@ def _batch(job: tuple[list[int], float, float]) -> dict[str, Any]:
             result = run(program, limit)
             done[str(seed)] = result.status
             raised += result.raised
-            if result.status in ("mismatch", "crash", "late"):
+            if result.status not in ("same", "invalid"):
                 small = program
-                if seconds and result.status != "late":
+                if seconds and result.status not in ("late", "harness"):
                     small = minimise(program, lambda p, r=result: alike(run(p, 3.0), r), seconds)
                 failures[str(seed)] = {"status": result.status, "where": result.where, "program": small.source,
                                        "target": small.target, "steps": list(small.steps)}  # fmt: skip

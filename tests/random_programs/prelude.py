@@ -362,6 +362,25 @@ def make_counter():
 
 counter = make_counter()
 """,
+    "read_late": """\
+def make_late():
+    def read(n=0):
+        try:
+            return late + n
+        except NameError:
+            return -1
+
+    def fill(value):
+        nonlocal late
+        late = value
+
+    if False:
+        late = 0
+    return read, fill
+
+
+read_late, fill_late = make_late()
+""",
     "OBJ": "OBJ = Obj(2)",
     "SUB": "SUB = Sub(3)",
     "SLOTS": "SLOTS = Slots(2)",
@@ -374,7 +393,7 @@ counter = make_counter()
 }
 
 #: A chunk that defines other names than its own.
-_ALSO = {"Field": "Desc", "decorated": "deco", "Stamped": "Meta"}
+_ALSO = {"fill_late": "read_late", "Field": "Desc", "decorated": "deco", "Stamped": "Meta"}
 
 
 def needed(text: str) -> str:

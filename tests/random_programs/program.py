@@ -417,6 +417,57 @@ class _Generator(Expressions):
         ))  # fmt: skip
         return [f"except {kinds} as {name}:", *self.nested(2), f"    {after}"]
 
+    def _except_star(self) -> Lines:
+        name = self.fresh("e")
+        kinds = self.rng.choice(("ValueError", "KeyError", "(ValueError, TypeError)"))
+        made = self.fill("ExceptionGroup('g', [ValueError({S}), KeyError({I})])", 1)
+        lines = ["try:", *self.nested(2), f"    if {self.expression('B', 1)}:", f"        raise {made}"]
+        return [
+            *lines,
+            f"except* {kinds} as {name}:",
+            f"    s_{name} = [str(one) for one in {name}.exceptions]",
+            *self.nested(1),
+        ]
+
+    def _while_none(self) -> Lines:
+        name, count = self.fresh("n"), self.fresh("w")
+        test = self.rng.choice(("is None", "is not None"))
+        start, end = ("None", "1") if test == "is None" else ("1", "None")
+        self.loops += 1
+        inside = self.nested(2)
+        self.loops -= 1
+        return [
+            f"{name}, {count} = {start}, 0",
+            f"while {name} {test}:",
+            f"    {count} += 1",
+            f"    if {count} > 2:",
+            f"        {name} = {end}",
+            *inside,
+        ]
+
+    def _delete_global(self) -> Lines:
+        name = self.rng.choice(("G_INT", "G_STR", "G_FLAG"))
+        if self.scope.outer is not None or name in self.scope.own:
+            return [self.assignment()]
+        inner = self.fresh("drop")
+        return [
+            f"def {inner}():",
+            f"    global {name}",
+            f"    kept = {name}",
+            f"    del {name}",
+            f"    {name} = kept",
+            f"    return {name}",
+            f"{inner}()",
+        ]
+
+    def _class_body(self) -> Lines:
+        name, target = self.fresh("K").upper(), self.fresh("l")
+        value = self.expression("I", 1)
+        self.scope.own[target] = "L"
+        return [f"class {name}:", f"    first: int = {value}", "    second = first", "    del first",
+        "    for third in (1, 2):", "        pass",
+                f"{target} = [{name}.second, {name}.third, len({name}.__annotations__)]"]  # fmt: skip
+
     def _raise(self) -> Lines:
         condition = self.expression("B")
         error = self.fill(self.rng.choice(("ValueError({S})", "KeyError({K})", "Broken({I})", "IndexError",
@@ -582,7 +633,8 @@ def _rename(line: str, old: str, new: str) -> str:
 _COMPOUND = (
     (5, "if"), (4, "for"), (1.5, "while"), (3, "try"), (1.2, "raise"), (2, "with"), (2, "def"), (1.5,
     "comprehension_sum"), (1, "match"), (1, "unpack"), (0.7, "early_return"), (0.6, "delete"),
-    (0.6, "class_inside"), (0.3, "import"), (0.5, "gradient"), (0.9, "iterate_by_hand"), (0.5, "send"),
+    (0.6, "class_inside"), (0.4, "except_star"), (0.5, "while_none"), (0.2, "delete_global"), (0.3, "class_body"),
+    (0.3, "import"), (0.5, "gradient"), (0.9, "iterate_by_hand"), (0.5, "send"),
 )  # fmt: skip
 #: (target, iterable, what is bound: suffix of the name -> type).
 _LOOPS: tuple[tuple[str, str, dict[str, str]], ...] = (

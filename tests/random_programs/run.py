@@ -1,6 +1,7 @@
 """Runs one program eagerly and compiled and compares the whole world after each call.
 
-In: a `Program`. Out: a `Result`: "same", "mismatch", "crash" (the tracer failed), "late" (ran into the time limit)
+In: a `Program`. Out: a `Result`: "same", "mismatch", "crash" (the tracer failed), "late" (ran into the
+time limit), "harness" (the comparison failed)
 or "invalid" (no program, or eager itself cannot tell twice the same). What always holds: both sides run in
 modules of their own, made from the same text; TRACER_STRICT is on.
 """
@@ -158,6 +159,8 @@ def run(program: Program, seconds: float = _SECONDS) -> Result:
         return Result(program.seed, "late")
     except Unusable as error:
         return Result(program.seed, "invalid", str(error))
+    except Exception as error:  # the comparison itself failed
+        return Result(program.seed, "harness", repr(error))
     finally:
         torch.set_grad_enabled(True)
         tracer_core.reset()

@@ -35,7 +35,14 @@ _ONLY_TYPE = (
     "__reduce",
 )
 #: Calls of these would leave the process in another state.
-_LEFT_OUT = ("_nesting", "settrace", "setprofile", "_functorch.vmap.vmap_impl")
+_LEFT_OUT = (
+    "OrderedDict.__iter__",
+    "OrderedDict.__reversed__",
+    "_nesting",
+    "settrace",
+    "setprofile",
+    "_functorch.vmap.vmap_impl",
+)
 #: type of a receiver -> expressions that make one.
 _RECEIVERS: dict[str, tuple[str, ...]] = {
     "int": ("5", "0", "-7", "2"), "bool": ("True", "False"), "float": ("2.5", "-0.5", "0.0"), "complex": ("(1+2j)",

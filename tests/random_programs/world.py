@@ -241,7 +241,7 @@ _PARTS: tuple[tuple[Any, Callable[[_Describer, str, Any], Parts]], ...] = (
     ((staticmethod, classmethod), lambda d, p, o: [(".__func__", o.__func__)]),
     (property, lambda d, p, o: [(".fget", o.fget), (".fset", o.fset)]),
     (functools._lru_cache_wrapper, lambda d, p, o: []), (dataclasses.Field, lambda d, p, o: []),
-    (types.MappingProxyType, lambda d, p, o: [("", dict(o))]),
+    (types.MappingProxyType, lambda d, p, o: [("", repr(o))]),
     ((type({}.keys()), type({}.values()), type({}.items())), lambda d, p, o: [("", list(o))]),
 )  # fmt: skip
 

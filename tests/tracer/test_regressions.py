@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import collections
+import itertools
+import math
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import tracer_core
 from tests.tracer.twin import same, twin
 
 X = torch.randn(2, 3)
@@ -207,3 +210,79 @@ def test_a_static_method_is_stored_as_it_is_477():
 
     seen = twin(make, (X,), (X,), graphs=1)
     assert seen.results[1][2] is Owner.helper
+
+
+def test_what_raised_in_one_call_need_not_raise_in_the_next_40057():
+    class Holder:
+        bump = 3
+
+    def fn(x, y):
+        print("here")
+        return x + y.bump
+
+    same(fn, (X, X), (X, Holder()), (X, X), breaks=None)
+
+
+@pytest.mark.parametrize("view", ["keys", "values", "items"])
+def test_iterators_that_go_backwards_over_a_dict_20419(view):
+    def fn(x, table):
+        iterator = reversed(getattr(table, view)())
+        first = next(iterator)
+        print(first)
+        return x + 1, first, type(iterator), list(iterator)
+
+    same(fn, (X, {"a": 1, "b": 2}), (X, {"a": 1, "b": 2, "c": 3}), breaks=None)
+
+
+def test_arguments_that_do_not_fit_a_c_function():
+    def fn(x, items):
+        found = []
+        for call in (lambda: sorted(), lambda: items.index(), lambda: tuple.count(1, 2), lambda: math.floor(1, 2),
+                     lambda: "a".join(sep=1)):  # fmt: skip
+            try:
+                found.append(call())
+            except TypeError as error:
+                found.append(str(error))
+        return found, x + 1
+
+    same(fn, (X, [1]), (X, [2]), breaks=None)
+
+
+def test_an_attribute_that_a_tensor_lacks_83():
+    def fn(x):
+        y = torch.tanh(x)
+        try:
+            y.note += 1
+        except AttributeError as error:
+            return str(error), y
+
+    same(fn, (X,), (X,), breaks=None)
+
+
+def test_a_group_leaves_the_function_129():
+    def fn(x, items):
+        groups = itertools.groupby(items)
+        return type(groups), [(key, list(group)) for key, group in groups], x + 1
+
+    same(fn, (X, [1, 1, 2]), (X, [3]), breaks=None)
+
+
+@pytest.mark.parametrize(
+    "text", [str, repr, "{}".format, lambda error: f"{error}"], ids=["str", "repr", "format", "f"]
+)
+@pytest.mark.parametrize("kind", [ValueError, KeyError, OSError])
+def test_the_text_of_an_exception_from_before_a_break(text, kind):
+    @tracer_core.disable
+    def fail(what):
+        raise kind(*what)
+
+    def fn(x, whats):
+        found = []
+        for what in whats:
+            try:
+                fail(what)
+            except kind as error:
+                found.append(text(error))
+        return found, x + 1
+
+    same(fn, (X, [("a",), ("b",), (1, "c"), ()]), (X, [("d",)]), breaks=None)

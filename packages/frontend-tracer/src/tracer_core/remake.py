@@ -9,9 +9,17 @@ import sys
 import types
 from typing import Any
 
+#: Type of a dictionary's iterator -> the view that it goes over; backwards where it starts with a minus.
 DICT_ITERATORS: dict[type, str] = {
-    type(iter(getattr({}, name)())): name for name in ("keys", "values", "items")
+    **{type(iter(getattr({}, name)())): name for name in ("keys", "values", "items")},
+    **{type(reversed(getattr({}, name)())): f"-{name}" for name in ("keys", "values", "items")},
 }
+
+
+def _over(mapping: dict[Any, Any], view: str) -> Any:
+    """A new iterator of one of these types."""
+    seen = getattr(mapping, view.removeprefix("-"))()
+    return reversed(seen) if view.startswith("-") else iter(seen)
 
 
 def dict_iterator(mapping: dict[Any, Any], view: str, consumed: int, stale: bool) -> Any:
@@ -19,10 +27,10 @@ def dict_iterator(mapping: dict[Any, Any], view: str, consumed: int, stale: bool
     if stale:
         marker = object()
         mapping[marker] = None
-        iterator = iter(getattr(mapping, view)())
+        iterator = _over(mapping, view)
         del mapping[marker]
         return iterator
-    iterator = iter(getattr(mapping, view)())
+    iterator = _over(mapping, view)
     for _ in range(consumed):
         next(iterator)
     return iterator
@@ -53,7 +61,7 @@ def is_module_global(obj: Any) -> bool:
 
 def spent_iterator(kind: type) -> Any:
     """A dictionary iterator of this type that has ended."""
-    iterator = iter(getattr({}, DICT_ITERATORS[kind])())
+    iterator = _over({}, DICT_ITERATORS[kind])
     next(iterator, None)
     return iterator
 

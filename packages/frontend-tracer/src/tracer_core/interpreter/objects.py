@@ -234,7 +234,7 @@ def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
             return "{...}" if type(value) is dict else "[...]"
         return _repr_container(tracer, value, (*inside, id(value)))
     if isinstance(value, BaseException):
-        return f"{type(value).__name__}{_repr_arguments(tracer, value.args)}"
+        return f"{type(value).__name__}{_repr_arguments(tracer, tracer.getattr(value, 'args'))}"
     if tracer._static(type(value), "__repr__") is object.__dict__["__repr__"] and not isinstance(
         value, (type, types.ModuleType)
     ):
@@ -321,14 +321,15 @@ def str_of(tracer: Any, value: Any) -> str:
     if is_constant(value):
         return str(value)
     if isinstance(value, BaseException) and tracer._static(type(value), "__str__") in _ERROR_TEXTS:
-        if not value.args:
+        args = tracer.getattr(value, "args")
+        if not args:
             return ""
-        keyed = issubclass(type(value), KeyError) and len(value.args) == 1
-        one = len(value.args) == 1 and not keyed
-        return (
-            str_of(tracer, value.args[0]) if one else repr_of(tracer, value.args[0] if keyed else value.args)
-        )
+        keyed = issubclass(type(value), KeyError) and len(args) == 1
+        one = len(args) == 1 and not keyed
+        return str_of(tracer, args[0]) if one else repr_of(tracer, args[0] if keyed else args)
     if isinstance(value, BaseException):
+        if not tracer.is_fresh(value):
+            tracer.break_graph("unsupported_value", f"the text of a {type(value).__name__} from before this segment")
         return str(value)
     if tracer._static(type(value), "__str__") is object.__dict__["__str__"]:
         return repr_of(tracer, value)
