@@ -51,7 +51,7 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     _guards("minus zero equals zero", ' and repr({value}) == {repr(expected)!r})"\n        text', ')"\n        text'),
     _guards("the dtype of a tensor is not guarded", '        f"{value}.dtype is {constant(facts.dtype)}",\n', ""),
     _guards("requires_grad is not guarded",
-    '        f"{value}.requires_grad is {facts.requires_grad}",\n        f"keys({value}).raw_repr() == {facts.keys}",\n', ""),
+    '        f"keys({value}).raw_repr() == {facts.keys}",\n        f"{value}.requires_grad is {facts.requires_grad}",\n', ""),
     _guards("the shape of a tensor is not guarded", 'parts.append(f"{value}.shape == {tuple(facts.shape)!r}")',
     "pass"),
     _guards("strides are not guarded", "if facts.stride is not None:", "if False:"),
