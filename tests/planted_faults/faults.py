@@ -61,8 +61,8 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     "if stamp.unchanged() and (stamp.rest is None or stamp.rest()):", "if True:"),
     Fault("a stamp forgets what no word tells", "guards", "guards/stamp.py",
     "if stamp.unchanged() and (stamp.rest is None or stamp.rest()):", "if stamp.unchanged():"),
-    Fault("a constant is guarded only the first time", "guards", "provenance.py",
-    "            self.guard(GuardKind.EQ, source, value)\n", "            pass\n"),
+    Fault("constants are not guarded", "guards", "provenance.py",
+    "        if is_constant(value):\n            self.guard(GuardKind.EQ, source, value)\n", "        if is_constant(value):\n"),
     # -- replay --
     Fault("the last item added to a list is lost", "replay", "segments/replay.py",
     'return [f"list_extend({target}, {_listed(added, r)})"] if added else []',
@@ -93,7 +93,8 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     "        pass\n    if False and list(dict.keys(target))"),
     # -- aliasing --
     Fault("shared memory of written inputs is not guarded", "aliasing", "segments/capture.py",
-    "        if not self._written():\n            return\n", "        return\n"),
+    "        if self._written():\n            inputs = list(self._tensor_inputs())",
+    "        if False:\n            inputs = list(self._tensor_inputs())"),
     Fault("changed objects may be others that were read", "aliasing", "segments/capture.py",
     "                if value is not holder:\n", "                if False:\n"),
     Fault("lists that are one become two", "rebuild", "rebuild.py", "        self._memo[id(obj)] = text\n",
