@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from benchmarks import first_call, overhead, steady
+from benchmarks import first_call, loops, overhead, steady
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,6 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("steady state", steady.main, ["--groups", "issue", "seeds", "more"]),
         ("first call", first_call.main, []),
         ("overhead of a call", overhead.main, []),
+        ("loops with a break", loops.main, []),
     ):
         print(f"\n== {title}", flush=True)
         failed |= main_of([*settings, *again])

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 _COMPILE_AFTER = 3  # runs of a transition before its source is written
 _LONGEST = 48  # instructions that one written transition follows
 _END: Any = object()
-_ASKS_FRAME = (super, globals, locals, vars, dir)  # without arguments they read the calling frame
+#: Without arguments these read the calling frame.
+_ASKS_FRAME = {one.__name__: one for one in (super, globals, locals, vars, dir)}
 
 
 class Exit:
@@ -127,7 +128,7 @@ class _Writer:
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
             "failed": transition.failed, "interpret": transition.interpret, "END": _END, "next": next, "type": type,
-            "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL, "ASKS": _ASKS_FRAME, "tuple": tuple, "len": len,
+            "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL, **_ASKS_FRAME, "tuple": tuple, "len": len,
         }  # fmt: skip
         self.count = 0
 
@@ -283,7 +284,7 @@ def _first_call(w: _Writer, path: _Path) -> None:
         pairs = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values[split:], strict=True))
         arguments.append("**{" + pairs + "}")
     if not arguments:
-        w.add(path, f"if any({function} is one for one in ASKS): return interpret(S)")
+        w.add(path, f"if {' or '.join(f'{function} is {name}' for name in _ASKS_FRAME)}: return interpret(S)")
     result = w.risky(path, f"{function}({', '.join(arguments)})")
     w.follow(path.split(path.ip + 1, [*path.stack[: -n - 2], result]))
 
