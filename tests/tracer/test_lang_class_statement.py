@@ -346,6 +346,26 @@ def test_a_registry_that_existed_before_is_filled_once_a_call():
         assert REGISTRY == ["One"] * count
 
 
+def test_set_name_changes_the_world_once_a_call():
+    def make():
+        names: list = []
+
+        class Named:
+            def __set_name__(self, owner, name):
+                names.append((owner.__name__, name))
+
+        def f(x):
+            class A:
+                one = Named()
+                two = Named()
+
+            return x * len(names), isinstance(A.one, Named)
+
+        return f, names
+
+    twin(make, (X,), (Y,), lambda names: names.clear(), (X,), breaks=0)
+
+
 @program
 def set_name_of_descriptors(x):
     class Field:

@@ -490,6 +490,22 @@ def except_star_handler_raises(x):
 
 
 @program
+def except_star_raises_what_it_caught(x):
+    found = []
+    for again in (True, False):
+        try:
+            try:
+                raise ExceptionGroup("g", [ValueError("a"), TypeError("b"), KeyError("k")])
+            except* ValueError as group:
+                if again:
+                    raise group
+                raise
+        except ExceptionGroup as caught:
+            found.append((caught.message, [repr(error) for error in caught.exceptions]))
+    return x + 1, found
+
+
+@program
 def except_star_naked_and_unmatched(x):
     try:
         try:

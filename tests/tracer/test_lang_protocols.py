@@ -1073,6 +1073,21 @@ def reflected_operators_and_subclass_priority(x):
 
 
 @program
+def subclass_that_inherits_the_reflected_operator_has_no_priority(x):
+    class A:
+        def __add__(self, other):
+            return "A+"
+
+        def __radd__(self, other):
+            return "A r+"
+
+    class B(A):
+        pass
+
+    return x + 1, A() + B(), B() + A()
+
+
+@program
 def unsupported_operands(x):
     class A:
         def __add__(self, other):
