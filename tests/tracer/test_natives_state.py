@@ -19,10 +19,12 @@ import random
 import re
 import statistics
 import struct
+import threading
 import types
 import typing
 import weakref
 
+import numpy as np
 import pytest
 import torch
 
@@ -335,3 +337,27 @@ def test_registering_with_an_abstract_class():
         return f, w
 
     twin(make, (X,), (Y,), breaks=None)
+
+
+def test_attributes_of_a_thread():
+    def make():
+        w = world(local=threading.local())
+        w.local.n = 2
+
+        def f(x):
+            own = threading.local()
+            own.a = 3
+            w.local.n += 1
+            return x * w.local.n * own.a
+
+        return f, w
+
+    twin(make, (X,), (Y,), (X,), kinds=("unknown_native",))
+
+
+def test_a_generator_of_numpys_random_numbers():
+    def f(x):
+        numbers = np.random.default_rng(0)
+        return x * numbers.random(), numbers.integers(5)
+
+    same(f, (X,), (Y,), breaks=None)

@@ -32,6 +32,8 @@ _OUTSIDE = """
     show_config show_runtime info get_include test empty empty_like
 """
 OUTSIDE = frozenset(_OUTSIDE.split())
+#: The type of functions that Cython made: NumPy's random numbers.
+CYTHON: tuple[type, ...] = ()
 #: Modules of NumPy with hidden state.
 NOT_PURE = ("numpy.random", "numpy.testing", "numpy.f2py", "numpy.ctypeslib", "numpy._pytesttester")
 _NO_NUMBERS = ("void", "object_", "str_", "bytes_", "record", "datetime64", "timedelta64")
@@ -52,6 +54,7 @@ if numpy is not None:
     MAKERS = tuple(
         f for name in _NAMES.split() if isinstance(f := getattr(numpy, name, None), types.BuiltinFunctionType)
     )
+    CYTHON = (type(numpy.random.Generator.random),)
     METHODS = tuple(
         method
         for owner in (numpy.ndarray, numpy.generic, *sorted(SCALARS, key=lambda kind: kind.__name__))

@@ -22,6 +22,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind, TensorFacts
+from tracer_core.numpy_types import CYTHON
 from tracer_core.segments.breaks import Break
 from tracer_core.source import Source, Sources
 
@@ -37,7 +38,7 @@ IDENTITY_TYPES = (
     types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.MethodDescriptorType,
     types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType, types.CodeType, enum.Enum, property, staticmethod, classmethod,
-    functools._lru_cache_wrapper, torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace,
+    *CYTHON, functools._lru_cache_wrapper, torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace,
     torch._ops._Ops, torch._C._SDPBackend,
 )  # fmt: skip
 _BOUND_TYPES = (types.BuiltinFunctionType, types.MethodWrapperType)

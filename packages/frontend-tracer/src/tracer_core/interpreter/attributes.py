@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import threading
 import types
 from typing import Any
 
@@ -29,6 +30,7 @@ _NATIVE_GETTERS = (
 )  # fmt: skip
 _MODULE_GETATTR = torch.nn.Module.__getattr__
 _HEAP_TYPE = 1 << 9
+_LOCAL_GET, _LOCAL_SET = (vars(threading.local)[f"__{name}__"] for name in ("getattribute", "setattr"))
 _ARRAY_VIEWS = frozenset({"T", "mT", "real", "imag", "flat", "base", "data"})
 #: Attributes that type computes from the class's own entries.
 _CLASS_ENTRIES = frozenset({"__doc__", "__module__", "__annotations__"})
@@ -137,6 +139,8 @@ class Attributes(TraceState):
         if not cls.__flags__ & _HEAP_TYPE:
             return self._builtin_attribute(obj, name)
         getter = self.special(cls, "__getattribute__")
+        if getter is _LOCAL_GET:
+            self.break_graph("unknown_native", "attributes of a threading.local belong to a thread")
         try:
             if has_python(getter):
                 return self.call_value(getter, [obj, name], {})
@@ -476,6 +480,8 @@ class Attributes(TraceState):
 
     def setattr(self, obj: Any, name: str, value: Any) -> None:
         setter = self.special(type(obj), "__setattr__")
+        if setter is _LOCAL_SET:
+            self.break_graph("unknown_native", "attributes of a threading.local belong to a thread")
         if isinstance(obj, torch.Tensor):
             self._set_tensor_attribute(obj, name, value)
         elif has_python(setter):
