@@ -113,6 +113,31 @@ class ReadsGlobal(torch.autograd.Function):
         return g.chunk(int(SCALE), 1)[0]
 
 
+TABLE = torch.arange(4.0)
+
+
+class ReadsTensor(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * TABLE
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * TABLE * 2
+
+
+class ReadsAttribute(torch.autograd.Function):
+    factor = 2.0
+
+    @staticmethod
+    def forward(ctx, *tensors):
+        return tuple(t * ReadsAttribute.factor for t in tensors)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return grads
+
+
 class Unmaterialized(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -215,6 +240,60 @@ def test_a_global_that_forward_reads_is_guarded(monkeypatch):
         return lambda _: monkeypatch.setitem(globals(), "SCALE", value)
 
     same_gradients(lambda: f, (G,), (H,), (G,), (H,), steps={2: change(3.0)}, graphs=2)
+
+
+def test_a_global_tensor_that_forward_reads():
+    def change(_):
+        TABLE.add_(1)
+
+    same_gradients(lambda: lambda x: ReadsTensor.apply(x * 2), (G,), (H,), (G,), graphs=1, steps={2: change})
+
+
+def test_a_class_attribute_that_forward_reads(monkeypatch):
+    def change(_):
+        monkeypatch.setattr(ReadsAttribute, "factor", 3.0)
+
+    same_gradients(
+        lambda: lambda x, y: ReadsAttribute.apply(x, y)[1],
+        (G, H),
+        (H, G),
+        (G, H),
+        graphs=2,
+        steps={2: change},
+    )
+
+
+def test_sizes_that_change():
+    sizes = [torch.randn(n, 4, requires_grad=True) for n in (3, 5, 7, 2)]
+    calls = [(x,) for x in sizes]
+    same_gradients(lambda: lambda x: Scale.apply(x, 2.0) + x.shape[0], *calls, graphs=2)
+    same_gradients(
+        lambda: lambda x: checkpoint(lambda t: t.sin() * t.shape[0], x, use_reentrant=False), *calls, graphs=2
+    )
+    same(lambda x: vmap(lambda t: t.sin() * 2)(x), *((x.detach(),) for x in sizes), graphs=2)
+
+
+def test_batch_norm_in_a_checkpoint():
+    """Its running statistics are updated in the forward pass and once more in backward, as in eager."""
+
+    class Normed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.fc, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+
+        def forward(self, x):
+            return checkpoint(lambda t: self.norm(self.fc(t)), x, use_reentrant=False)
+
+    states = []
+    for wrap in (lambda m: m, lambda m: tracer_core.compile(m, backend="eager")):
+        module = Normed()
+        fn = wrap(module)
+        for x in (G, H):
+            fn(x).sin().sum().backward()
+        states.append({k: v.clone() for k, v in module.state_dict().items()})
+    assert states[0].pop("norm.num_batches_tracked") == states[1].pop("norm.num_batches_tracked") == 4
+    torch.testing.assert_close(states[0], states[1])
 
 
 def test_a_forward_with_side_effects_breaks():

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch._functorch import eager_transforms
 from torch._functorch import vmap as vmap_module
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
@@ -81,6 +82,18 @@ def _rebuilt(flat: list[Any], structure: Any, tensors: Any) -> Any:
 # -- autograd.Function --
 
 
+class _Fakes(TorchFunctionMode):
+    """Gives operators the fakes of tensors that a forward reads from outside, when it runs on fakes."""
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self.recorder.as_fake, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
 class _Context(torch.autograd.function.FunctionCtx):
     """The ctx of a forward that is interpreted for its guards only."""
 
@@ -107,7 +120,8 @@ def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     _unchanged(tracer, region)
     region.drop()
     tracer.native_reads(*rest, *kwargs.values())
-    return tracer.recorder.call(FunctionCall(cls), tuple(rest), kwargs)
+    with _Fakes(tracer.recorder):
+        return tracer.recorder.call(FunctionCall(cls), tuple(rest), kwargs)
 
 
 # -- checkpoint --
