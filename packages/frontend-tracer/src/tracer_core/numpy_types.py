@@ -39,8 +39,6 @@ NOT_PURE = ("numpy.random", "numpy.testing", "numpy.f2py", "numpy.ctypeslib", "n
 _NO_NUMBERS = ("void", "object_", "str_", "bytes_", "record", "datetime64", "timedelta64")
 _NAMES = "array arange zeros asarray ascontiguousarray concatenate dot inner where frombuffer fromiter lexsort can_cast"
 _KINDS = (types.MethodDescriptorType, types.WrapperDescriptorType)
-_UNASKED = ("__getattribute__", "__init__", "__new__", "__setitem__", "__delitem__", "__array__", "__str__", "__repr__",
-            "__format__", "__setstate__", "__reduce__", "__reduce_ex__")  # fmt: skip
 
 if numpy is not None:
     _concrete: list[Any] = [kind for kind in vars(numpy).values() if isinstance(kind, type)]
@@ -59,7 +57,7 @@ if numpy is not None:
         method
         for owner in (numpy.ndarray, numpy.generic, *sorted(SCALARS, key=lambda kind: kind.__name__))
         for name, method in vars(owner).items()
-        if isinstance(method, _KINDS) and name not in _UNASKED
+        if isinstance(method, _KINDS) and not name.startswith("__")
     )
 
 
