@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from tracer_core.numpy_types import SCALARS
 from tracer_core.source import Source
 
@@ -141,6 +143,34 @@ def _tensor(guard: Guard, value: str, constant: Callable[[Any], str], fetch: Cal
     if facts.stride is not None:
         parts.append(f"{value}.stride() == {tuple(facts.stride)!r}")
     return " and ".join(parts)
+
+
+def tensor_is(
+    value: Any, kind: Any, dtype: Any, keys: int, grad: bool, shape: Any, stride: Any, device: Any = None
+) -> bool:
+    """A TENSOR guard without symbolic sizes, as one call: a large model has hundreds, and their text is compiled."""
+    return (
+        type(value) is kind
+        and value.dtype is dtype
+        and torch._C._dispatch_keys(value).raw_repr() == keys
+        and value.requires_grad is grad
+        and value.shape == shape
+        and (stride is None or value.stride() == stride)
+        and (device is None or value.device == device)
+    )
+
+
+def tensor_call(guard: Guard, value: str, constant: Callable[[Any], str]) -> str:
+    """Text of `tensor_is` for a TENSOR guard, or "" where a size is symbolic."""
+    facts: TensorFacts = guard.expected
+    if None in facts.shape:
+        return ""
+    stride = None if facts.stride is None else tuple(facts.stride)
+    parts = [value, constant(facts.type), constant(facts.dtype), str(facts.keys), str(facts.requires_grad)]
+    parts += [repr(tuple(facts.shape)), repr(stride)]
+    if facts.device.type not in _ONE_OF_A_KIND:
+        parts.append(constant(facts.device))
+    return f"tensor_is({', '.join(parts)})"
 
 
 def same_objects(now: Sequence[Any], before: Sequence[Any]) -> bool:

@@ -65,6 +65,7 @@ class Stamps:
     def fetch(self, state: Any) -> Any:
         """The fetched values for this state, or None if the full check fails."""
         at = self._single
+        key: Any
         if at is not None:
             key = id(state[at])
         elif self._roots:

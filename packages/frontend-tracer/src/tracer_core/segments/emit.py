@@ -22,7 +22,7 @@ import torch
 from tracer_core import settings, torch_private
 from tracer_core.effects import Change
 from tracer_core.errors import TracerError
-from tracer_core.guards.guard import Guard, GuardKind, data_of, same_objects
+from tracer_core.guards.guard import Guard, GuardKind, data_of, same_objects, tensor_call, tensor_is
 from tracer_core.guards.stamp import Checked
 from tracer_core.interpreter.frame import NULL
 from tracer_core.numpy_types import ARRAY
@@ -273,6 +273,8 @@ class Variant:
         if not any(stamped) and not any(self.is_late(s) for s in (guard.source, *others)):
             self.direct_lines.append(f"if not ({text}): return MISS")
         elif all(stamped) and self._stampable(guard, value):
+            if guard.kind is GuardKind.TENSOR:
+                text = tensor_call(guard, value, self.constants.text) or text
             self.object_lines.append(f"if not ({text}): return None")
         else:
             self.check_late(guard.text(self.use(guard.source), self.constants.text, self.use))
@@ -389,7 +391,7 @@ def runtime_namespace() -> dict[str, Any]:
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math, "payload": payload,
         "TracerError": TracerError,
         "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
-        "reached": reached, "same_objects": same_objects, "alias_groups": alias_groups, "memory": memory,
+        "reached": reached, "same_objects": same_objects, "tensor_is": tensor_is, "alias_groups": alias_groups, "memory": memory,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled, "default_dtype": torch.get_default_dtype,
         "function_modes": torch._C._len_torch_function_stack, "dispatch_modes": torch._C._len_torch_dispatch_stack,
