@@ -108,6 +108,7 @@ class Tracer(Calls):
         self.effects = Effects(self.settle)
         self.fakes = Fakes(shapes.symbolic)
         self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
+        self.recorder.step = lambda: self.outer_step
         self.shapes = shapes
         if not shapes.takes_numbers:
             self.recorder.concrete = lambda leaf: self.concrete(leaf) if id(leaf) in self._numbers else leaf

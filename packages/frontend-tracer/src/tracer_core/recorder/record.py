@@ -58,6 +58,8 @@ class Recorder:
         dims_of: Callable[[torch.Tensor], Any],
         where: Callable[[], str],
     ) -> None:
+        #: The instruction of the outermost chain that is being run.
+        self.step: Callable[[], int] = lambda: 0
         self.fakes = fakes
         self.graph = torch.fx.Graph()
         self.inputs: list[tuple[Source, Any, torch.fx.Node]] = []
@@ -159,6 +161,7 @@ class Recorder:
         given: list[Any] = []
         fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
         before = [writes(fake) for fake in given]
+        sizes = [tuple(fake.shape) for fake in given] if "out" in kwargs else []
         try:
             with self.fakes.mode:
                 result = func(*fake_args, **fake_kwargs)
@@ -169,6 +172,10 @@ class Recorder:
         except Exception as error:
             # What fakes raise need not be what the operator raises: it runs for real, and raises that or goes on.
             raise Break("operator_failed", f"{_name(func)}: {type(error).__name__}: {error}") from None
+        for fake, size in zip(given, sizes, strict=False):
+            if self.fakes.real_of(fake) is not None and tuple(fake.shape) != size:
+                # Its fake is spoilt: the next attempt breaks before this call.
+                raise Restart(self.step(), "tensor_metadata_mutation", f"out= of {_name(func)}() is resized")
         leaves = [result] if isinstance(result, torch.Tensor) else pytree.tree_leaves(result)
         if any(map(_unlike_a_graph_value, leaves)):
             raise Break("tensor_subclass", f"{_name(func)} makes a nested or quantized tensor")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from tracer_core import torch_private
 from tracer_core.numpy_types import SCALARS
 
 _VALUE = "data_dependent_value"
@@ -60,6 +61,8 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
             kind = None
         if kind is None:
             return None
+    if name in _CAPTURED_OF_INTERMEDIATES and _is_intermediate(func, args):
+        return None
     if kind == "":
         return _from_outside(name, args[1:] if name == "new_tensor" else args)
     if name == "__set__":
@@ -67,6 +70,19 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
         return kind, f"{attribute} of a tensor is set"
     owner = "Tensor." if getattr(torch.Tensor, name, None) is func else ""
     return kind, f"{owner}{name}()"
+
+
+def _is_intermediate(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the tensor that a method changes was made in the trace: nobody outside sees it half changed."""
+    receiver = getattr(func, "__self__", None)
+    changed = receiver if isinstance(receiver, torch.Tensor) else next(iter(args), None)
+    return isinstance(changed, torch.Tensor) and torch_private.is_fake(changed)
+
+
+#: Changes of a tensor's metadata that a graph holds like any operator, if the tensor is its own.
+_CAPTURED_OF_INTERMEDIATES = frozenset(
+    {"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "requires_grad_", "detach_"}
+)
 
 
 def _holds_scalar(value: Any) -> bool:
