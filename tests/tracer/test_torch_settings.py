@@ -373,3 +373,28 @@ def test_inference_tensors_as_inputs():
     for value in (x, y, X):
         got, want = compiled(value), f(value)
         assert torch.equal(got[0], want[0]) and got[1] == want[1]
+
+
+def test_levels_of_autocast():
+    """autocast counts how deep it is nested, and forgets its casts at the outermost level only."""
+
+    def level():
+        torch.autocast_increment_nesting()
+        return torch.autocast_decrement_nesting()
+
+    def f(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ W
+            seen = native_level()
+            return y @ W, seen
+
+    @tracer_core.disable
+    def native_level():
+        return level()
+
+    before = level()
+    compiled = tracer_core.compile(f, backend="eager")
+    for x in (X, Y, X):
+        want, got = f(x), compiled(x)
+        assert got[1] == want[1] == before + 1 and torch.equal(got[0], want[0])
+        assert level() == before
