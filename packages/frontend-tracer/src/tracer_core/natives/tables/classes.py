@@ -77,7 +77,7 @@ def fields(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(held, dict) or tracer.made_class(cls):
         return found
     for field in found:
-        tracer.provenance.constant(field)
+        tracer.dict_get(held, field.name, None)  # by its path, so that another process finds it
     return found
 
 
