@@ -101,11 +101,13 @@ class CompiledFunction:
     def forget(self) -> None:
         """Drops every variant."""
         self.records.clear()
-        self._starts.clear()
-        self._positional.clear()
-        self._segments.clear()
+        self._drop_variants()
         self._natives = frozenset()
         self.skipped = None
+
+    def _drop_variants(self) -> None:
+        for table in (self._starts, self._positional, self._segments):
+            table.clear()
 
     # -- the first segment --
 
@@ -274,8 +276,7 @@ class CompiledFunction:
         with _LOCK:
             if len(layouts) > 1:
                 self._natives |= {layouts[-1].code}
-                self._starts.clear()
-                self._segments.clear()
+                self._drop_variants()
             elif (start := self._starts.get((len(args), *kwargs))) is not None:
                 start.retire((*args, *kwargs.values()))
 
