@@ -24,6 +24,8 @@ from typing import Any
 
 from benchmarks import processes
 
+os.environ["OMP_NUM_THREADS"] = "1"
+
 #: Seconds for one model and task.
 LIMIT = 150.0
 _CALL_SEED = 7
@@ -172,7 +174,9 @@ def warm_up(task: str) -> None:
     import_libraries()
     import torch
 
-    torch.set_num_threads(max(1, min(2, torch.get_num_threads())))
+    torch.set_num_threads(
+        1
+    )  # threads of an OpenMP pool do not survive the fork, and its child would wait for them
 
     class Other(torch.nn.Module):
         def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import enum
 import itertools
 import math
 
@@ -286,3 +287,102 @@ def test_the_text_of_an_exception_from_before_a_break(text, kind):
         return found, x + 1
 
     same(fn, (X, [("a",), ("b",), (1, "c"), ()]), (X, [("d",)]), breaks=None)
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+def test_text_of_a_member_of_an_int_enumeration():
+    def f(x, level):
+        return x + level, str(level), f"{level}", repr(level), f"{level!r:>20}", format(level, "03d")
+
+    same(f, (X, Level.LOW), (X, Level.HIGH), (X, Level.LOW))
+
+
+def test_a_generator_is_alive_where_the_program_raises():
+    def f(x, n):
+        numbers = (i * 2 for i in range(3))
+        y = x + next(numbers)
+        if n:
+            raise ValueError(next(numbers))
+        return y + next(numbers)
+
+    same(f, (X, 0), (X, 1), (X, 1), (X, 0), breaks=None)
+
+
+def test_locals_at_a_break_hold_every_variable():
+    def f(x, n):
+        y = x + n
+        z = y * 2
+        found = locals()
+        return sorted(found), z, dir(), sorted(vars())
+
+    same(f, (X, 1), (X, 2), (X, 1), breaks=None)
+
+
+def test_arguments_that_do_not_fit_a_function_written_in_c():
+    def f(x, value):
+        found = [x + 1]
+        for call in (
+            lambda: getattr(value, 3),
+            lambda: vars(1, 2),
+            lambda: isinstance(1),
+            lambda: range(1, 2) ** value,
+        ):
+            try:
+                found.append(call())
+            except Exception as error:
+                found.append((type(error), str(error)))
+        return found
+
+    same(f, (X, [1]), (X, "a"), (X, [1]), breaks=None)
+
+
+def test_a_key_that_cannot_be_one_changes_nothing():
+    def f(x, box, table):
+        for change in (
+            lambda: box.add([1]),
+            lambda: table.__setitem__([1], 2),
+            lambda: table.update({(1, 2): x}),
+        ):
+            try:
+                change()
+            except TypeError as error:
+                table[str(error)] = 1
+        try:
+            table[{}] = 3
+        except TypeError:
+            box.add(5)
+        return x + len(box) + len(table)
+
+    same(f, (X, {1}, {"a": 1}), (X, set(), {}), (X, {1}, {"a": 1}))
+
+
+def test_writing_to_an_expanded_tensor():
+    def f(x, y):
+        x.add_(1)
+        try:
+            y.add_(1)
+        except RuntimeError:
+            return x * 2
+        return x + y
+
+    wide = torch.ones(3).expand(2, 3)
+    same(f, (X, wide), (X, torch.ones(2, 3)), (X, wide), breaks=None)
+
+
+def test_a_computed_number_as_an_input_has_a_name():
+    def make():
+        n = 1
+
+        def f(x):
+            nonlocal n
+            y = x * (1 ^ n)
+            n -= 1
+            return y
+
+        return f, None
+
+    twin(make, *[(X,)] * 4)

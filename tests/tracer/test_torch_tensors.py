@@ -432,7 +432,12 @@ EXPLAINED = {
     "grad_fn": ((2, 1, "autograd_in_graph"), lambda x: ((x * 2).grad_fn is None, x * 2), (X,), (Y,)),
     "_version": ((1, 1, "autograd_in_graph"), lambda x: (x._version, x * 2), (X,), (Y,)),
     ".data set": ((2, 1, "tensor_metadata_mutation"), data_set, (X,), (Y,)),
-    "requires_grad_ of an input": ((1, 1, "tensor_metadata_mutation"), lambda x: x.requires_grad_() * 2, (X,), (Y,)),
+    "requires_grad_ of an input": (
+        (1, 1, "tensor_metadata_mutation"),
+        lambda x: x.requires_grad_() * 2,
+        (X,),
+        (Y,),
+    ),
     "resize_": ((2, 1, "tensor_metadata_mutation"), lambda x: x.clone().resize_(2, 6) * 2, (X,), (Y,)),
     "t_ of an input": ((1, 1, "tensor_metadata_mutation"), lambda x: x.t_() * 2, (X,), (Y,)),
     "storage": (

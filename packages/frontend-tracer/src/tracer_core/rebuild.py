@@ -258,6 +258,13 @@ class Rebuilder(ObjectRebuilder):
         parts = f"{text}, {DICT_ITERATORS[type(obj)]!r}, {len(mapping) - left}, {stale}"
         return self._new(obj, f"{self._constant(dict_iterator)}({parts})")
 
+    def _set_iterator(self, obj: Any) -> str:
+        """One that has not begun, over the same set; else one over the items that are left."""
+        found = [referent for referent in gc.get_referents(obj) if isinstance(referent, (set, frozenset))]
+        if len(found) == 1 and operator.length_hint(obj) == len(found[0]) > 0:
+            return self._new(obj, f"iter({self._value(found[0])})")
+        return self._reduced(obj)
+
     def _deque_iterator(self, obj: Any) -> str:
         """Advanced as far, over the same deque: it must notice when that changes."""
         kind, (held, consumed) = obj.__reduce__()[:2]
@@ -450,4 +457,5 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     type(reversed(collections.deque())): Rebuilder._deque_iterator,
     **dict.fromkeys(_VIEWS, Rebuilder._view),
     **dict.fromkeys(DICT_ITERATORS, Rebuilder._dict_iterator),
+    type(iter(set())): Rebuilder._set_iterator,
 }

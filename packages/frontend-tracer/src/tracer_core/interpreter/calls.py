@@ -314,7 +314,14 @@ class Calls(Operations):
             if not fits(function, args, kwargs):
                 name = getattr(function, "__qualname__", function)
                 self.break_graph("native_python", f"the arguments do not fit {name}()")
-            return row.handler(self, args, kwargs)
+            try:
+                return row.handler(self, args, kwargs)
+            except (IndexError, ValueError) as error:
+                # The handler itself found an argument missing, which Python would say in its own way.
+                if str(error).startswith(_MISSING) and _raised_in(error, row.handler):
+                    name = getattr(function, "__qualname__", function)
+                    self.break_graph("native_python", f"the arguments do not fit {name}()")
+                raise
         if row.kind is EffectKind.BREAKS:
             self.break_graph(row.break_kind, f"{getattr(function, '__qualname__', function)}: {row.reason}")
         if row.kind is EffectKind.PURE:
@@ -329,6 +336,8 @@ class Calls(Operations):
         if row.kind is EffectKind.MOVES:
             self.native_reads(*args, *kwargs.values())
         elif row.kind is EffectKind.MUTATES:
+            if not args:
+                return function(*args, **kwargs)  # raises Python's own error
             stores = getattr(function, "__name__", "") in _STORING
             self._settle_arguments(function, args, args[:1] if stores else args)
             self.native_reads(*args[1:], *kwargs.values())
@@ -592,6 +601,18 @@ def _answers_any_name(cls: type) -> bool:
         if has_python(found) and found.__globals__.get("__name__", "").partition(".")[0] != "torch":
             return True
     return False
+
+
+#: How Python says that a handler took an argument that is not there.
+_MISSING = ("list index out of range", "not enough values to unpack", "too many values to unpack")
+
+
+def _raised_in(error: BaseException, handler: Any) -> bool:
+    """Whether an exception comes from a handler's own line."""
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    return entry is not None and entry.tb_frame.f_code is getattr(handler, "__code__", None)
 
 
 def _is_opaque_data(value: Any) -> bool:

@@ -113,6 +113,8 @@ _RAW_ARGUMENT = frozenset(
 )  # fmt: skip
 _READS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"})
 _WRITES = frozenset({"STORE_FAST"})
+#: Names of functions that read the variables of the frame that calls them.
+_ASKS_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint"})
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _JUMPS_ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
 
@@ -216,6 +218,8 @@ def _liveness(
 ) -> tuple[frozenset[int], ...]:
     """Backward data flow over fast locals. A handler of an exception range is a successor of every
     instruction of the range."""
+    if not _ASKS_LOCALS.isdisjoint(raw.co_names):
+        return (frozenset(range(n_locals)),) * len(names)  # it may ask for its variables by name
     jumps = [name in _JUMPS_ALWAYS for name in names]
     has_target = [dis.opmap.get(name) in dis.hasjrel or dis.opmap.get(name) in dis.hasjabs for name in names]
     handlers: list[list[int]] = [[] for _ in names]

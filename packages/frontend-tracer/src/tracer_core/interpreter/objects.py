@@ -315,7 +315,8 @@ def str_of(tracer: Any, value: Any) -> str:
     method = tracer.python_method(value, "__str__")
     if method is not None:
         return str(ask(tracer, method, value, "__str__"))
-    if not isinstance(value, str) and tracer.python_method(value, "__repr__"):
+    by_repr = tracer._static(type(value), "__str__") is object.__dict__["__str__"]
+    if by_repr and tracer.python_method(value, "__repr__"):
         return repr_of(tracer, value)  # what the __str__ of numbers and objects does
     value = tracer.payload(value)
     if is_constant(value):
@@ -329,7 +330,9 @@ def str_of(tracer: Any, value: Any) -> str:
         return str_of(tracer, args[0]) if one else repr_of(tracer, args[0] if keyed else args)
     if isinstance(value, BaseException):
         if not tracer.is_fresh(value):
-            tracer.break_graph("unsupported_value", f"the text of a {type(value).__name__} from before this segment")
+            tracer.break_graph(
+                "unsupported_value", f"the text of a {type(value).__name__} from before this segment"
+            )
         return str(value)
     if tracer._static(type(value), "__str__") is object.__dict__["__str__"]:
         return repr_of(tracer, value)

@@ -57,6 +57,7 @@ _WRAPPED = (
 )
 _SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_UNHASHABLE = frozenset({list, dict, set, bytearray, tuple, slice, collections.deque})
 _MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
 #: Iterators that read nothing that existed before the trace when they were made in it.
 _ITERABLES: tuple[Any, ...] = (
@@ -186,6 +187,8 @@ class Operations(Attributes):
         if symbol == "*":
             left, right = self._counts(left, right)
         self._native_operands(left, right)
+        if inplace and not isinstance(right, torch.Tensor):
+            native = _INPLACE[symbol]  # the same, and where it fails it says so in other words
         return self.operator(native, left, right)
 
     def _candidates(self, name: str, left: Any, right: Any) -> list[tuple[Any, list[Any]]]:
@@ -536,6 +539,8 @@ class Operations(Attributes):
         key = self.concrete(key)
         if isinstance(container, dict):
             self.check_key(key, container)
+            if type(key) in _UNHASHABLE:
+                hash(key)  # raises Python's own error, before anything is noted as changed
             self.before_store(container, key)
         else:
             key = objects.plain_key(self, key)

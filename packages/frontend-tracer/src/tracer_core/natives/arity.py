@@ -18,6 +18,15 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
+#: Slots whose number of arguments, the receiver included, is the language's; some have no signature.
+_SLOTS = {
+    **dict.fromkeys(("__len__", "__iter__", "__next__", "__hash__", "__repr__", "__reversed__", "__bool__"), 1),
+    **dict.fromkeys(("__getitem__", "__contains__", "__delitem__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__",
+                     "__ge__", "__add__", "__and__", "__or__", "__sub__", "__xor__"), 2),
+    "__setitem__": 3,
+}  # fmt: skip
+
+
 @functools.cache
 def _limits(function: Any) -> tuple[int, float, frozenset[str] | None, frozenset[str]] | None:
     """(fewest, most positional arguments, names of keywords or None for any, keywords that count as positional)."""
@@ -34,6 +43,10 @@ def _limits(function: Any) -> tuple[int, float, frozenset[str] | None, frozenset
     return needed, most, names, both
 
 
+def _is_a(value: Any, owner: type) -> bool:
+    return isinstance(value, owner) if type(owner) is type else owner in type(value).__mro__
+
+
 def fits(function: Any, args: Sequence[Any], keywords: Collection[str]) -> bool:
     """Whether these arguments can be given to the function: their number, and the type of a method's receiver."""
     if isinstance(function, types.ClassMethodDescriptorType) or isinstance(
@@ -41,9 +54,12 @@ def fits(function: Any, args: Sequence[Any], keywords: Collection[str]) -> bool:
     ):
         return True  # whether its class is among the arguments is not known
     owner = getattr(function, "__objclass__", None)
-    if type(owner) is type and type(function) in _METHODS and not (args and isinstance(args[0], owner)):
+    if isinstance(owner, type) and type(function) in _METHODS and not (args and _is_a(args[0], owner)):
         return False
     count = len(args)
+    wanted = _SLOTS.get(getattr(function, "__name__", ""))
+    if wanted is not None and type(function) in _METHODS:
+        return count == wanted and not keywords
     try:
         limits = _limits(function)
     except TypeError:  # a callable without a hash

@@ -102,7 +102,8 @@ class Recorder:
         return fake
 
     def _placeholder(self, source: Source, real: Any, fake: Any) -> torch.fx.Node:
-        stem = name = re.sub(r"\W+", "_", source.name).strip("_") or "input"
+        stem = re.sub(r"\W+", "_", source.name).strip("_") or "input"
+        stem = name = f"n_{stem}" if stem[0].isdigit() else stem
         while name in self._names:
             name = f"{stem}_{len(self._names)}"
         self._names.add(name)
@@ -182,6 +183,12 @@ class Recorder:
         written = func in _WRITING_OPERATORS or any(
             now is None or now != then for now, then in zip(map(writes, given), before, strict=True)
         )
+        if written and any(
+            writes(fake) != then and _overlaps_itself(fake) for fake, then in zip(given, before, strict=True)
+        ):
+            raise Break(
+                "operator_failed", f"{_name(func)}: it may write twice to one place, which fakes allow"
+            )
         if func is torch._native_multi_head_attention:
             result = _without_weights(result, args, kwargs)
         return self._record(func, fake_args, fake_kwargs, result, written)
@@ -391,6 +398,14 @@ _EFFECT_ONLY = frozenset({"_assert", "_assert_async", "_check"})
 
 def _first(graph: torch.fx.Graph) -> torch.fx.Node:
     return next(iter(graph.nodes), graph._root)
+
+
+def _overlaps_itself(value: torch.Tensor) -> bool:
+    """Whether two elements of a strided tensor are one place in memory because a dimension was expanded."""
+    return value.layout is torch.strided and any(
+        step == 0 and not isinstance(size, torch.SymInt) and size > 1
+        for size, step in zip(value.shape, value.stride(), strict=True)
+    )
 
 
 _QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})

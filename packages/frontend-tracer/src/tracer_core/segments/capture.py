@@ -187,7 +187,7 @@ def _trace(
         try:
             generator.write(value, broken)
         except Restart as restart:
-            if broken is None or restart.location:
+            if broken is None or broken.kind == "raises" or restart.location:
                 raise
             # The user can do something about the break, not about what it forces to be made for real.
             reason = f"{broken.reason}; {restart.reason}"

@@ -169,6 +169,8 @@ def import_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(vars)
 def vars_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) > 1 or kwargs:
+        return vars(*args, **kwargs)  # raises Python's own error
     if not args:
         tracer.break_graph("native_python", "vars: the caller's variables are read")
     try:
@@ -177,8 +179,14 @@ def vars_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         raise TypeError("vars() argument must have __dict__ attribute") from None
 
 
+def _is_name(args: list[Any]) -> None:
+    if len(args) > 1 and not isinstance(args[1], str):
+        getattr(object(), args[1])  # raises Python's own error
+
+
 @special(getattr)
 def get_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    _is_name(args)
     if len(args) == 2:
         return tracer.getattr(args[0], args[1])
     try:
@@ -189,21 +197,25 @@ def get_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(hasattr)
 def has_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    _is_name(args)
     return bool(tracer.has_attribute(*args))
 
 
 @special(setattr)
 def set_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _is_name(args)
     tracer.setattr(*args)
 
 
 @special(delattr)
 def delete_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _is_name(args)
     tracer.delattr(*args)
 
 
 @special(object.__setattr__)
 def object_setattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _is_name(args)
     tracer.generic_setattr(*args)
 
 
@@ -219,11 +231,13 @@ def type_delattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 @special(object.__getattribute__)
 def object_getattribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    _is_name(args)
     return tracer.generic_getattr(*args)
 
 
 @special(object.__delattr__)
 def object_delattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _is_name(args)
     tracer.generic_delattr(*args)
 
 

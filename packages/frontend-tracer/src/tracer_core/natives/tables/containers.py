@@ -168,6 +168,12 @@ def extend(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return type_of.extend(target, items)
 
 
+def _must_hash(key: Any) -> None:
+    """Raises Python's own error for what cannot be a key, before anything is noted as changed."""
+    if type(key) in (list, dict, set, bytearray, tuple, slice, collections.deque):
+        hash(key)
+
+
 def _append(add: Any) -> Any:
     """Adding one value looks at nothing that the container holds."""
 
@@ -175,6 +181,7 @@ def _append(add: Any) -> Any:
         target, value = args
         if isinstance(target, set):
             tracer.check_key(value, args[0])
+            _must_hash(value)
         tracer.before_append(target, [value])
         return add(target, value)
 
@@ -189,6 +196,7 @@ for _add in (list.append, collections.deque.append, set.add):
 def store(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, key, value = args
     tracer.check_key(key, target)
+    _must_hash(key)
     tracer.before_store(target, key)
     _kind(target).__setitem__(target, key, value)
 

@@ -33,9 +33,7 @@ def _natives(owner: Any) -> Iterable[Any]:
     return [f for f in vars(owner).values() if isinstance(f, kinds) and f not in EFFECTS]
 
 
-declare(
-    PURE, [sys.intern, sys.getdefaultencoding, sys.getfilesystemencoding, sys.is_finalizing, os.fspath]
-)
+declare(PURE, [sys.intern, sys.getdefaultencoding, sys.getfilesystemencoding, sys.is_finalizing, os.fspath])
 declare(SHALLOW, [types.MethodType, types.SimpleNamespace, types.FunctionType])
 for _query in (sys.getrecursionlimit, sys.getswitchinterval, gc.isenabled, gc.get_threshold):
     special(_query)(lambda tracer, args, kwargs, _query=_query: query(tracer, _query))

@@ -38,6 +38,15 @@ for _query in (
         _declare_query(_query)
 declare(SHALLOW, [torch.Size.numel, torch._C._log_api_usage_once])
 
+
+def _answer(answer: Any, function: Any) -> Any:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        asks = answer is None or args or kwargs
+        return answer if asks else function()  # raises Python's own error
+
+    return handler
+
+
 #: A trace is no torch.jit trace, and plain tensors have no __torch_function__.
 for _function in {
     f
@@ -46,11 +55,7 @@ for _function in {
         *_present(torch.overrides, "has_torch_function has_torch_function_unary has_torch_function_variadic"),
     )
 }:  # fmt: skip
-    special(_function)(lambda tracer, args, kwargs: None if _is_tracing_state(args, kwargs) else False)
-
-
-def _is_tracing_state(args: list[Any], kwargs: dict[str, Any]) -> bool:
-    return not args and not kwargs
+    special(_function)(_answer(None if _function is torch._C._get_tracing_state else False, _function))
 
 
 @special(torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack)
