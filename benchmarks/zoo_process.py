@@ -24,8 +24,6 @@ from typing import Any
 
 from benchmarks import processes
 
-os.environ["OMP_NUM_THREADS"] = "1"
-
 #: Seconds for one model and task.
 LIMIT = 150.0
 _CALL_SEED = 7
@@ -174,10 +172,6 @@ def warm_up(task: str) -> None:
     import_libraries()
     import torch
 
-    torch.set_num_threads(
-        1
-    )  # threads of an OpenMP pool do not survive the fork, and its child would wait for them
-
     class Other(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -256,6 +250,8 @@ def _child(task: str, name: str, writer: int) -> None:
 
 def main(arguments: list[str]) -> None:
     os.environ["TRACER_STRICT"] = "1"
+    # Threads of an OpenMP pool do not survive the fork, and its child would wait for them. Before torch is imported.
+    os.environ["OMP_NUM_THREADS"] = "1"
     task, *names = arguments
     warm_up(task)
     processes.answer({name: forked(task, name) for name in names})
