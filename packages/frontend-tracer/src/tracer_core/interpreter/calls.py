@@ -11,7 +11,6 @@ import array
 import collections
 import enum
 import types
-import typing
 from collections.abc import Set
 from typing import Any
 
@@ -19,13 +18,13 @@ import torch
 
 from tracer_core import markers, torch_private
 from tracer_core.guards.guard import GuardKind
-from tracer_core.interpreter import class_making, objects, overloads
+from tracer_core.interpreter import instances, objects, overloads
 from tracer_core.interpreter.attributes import ABSENT, has_python
 from tracer_core.interpreter.binding import bind
 from tracer_core.interpreter.code import UNSUPPORTED, decode
-from tracer_core.interpreter.frame import NULL, Frame
-from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
-from tracer_core.interpreter.operations import Operations
+from tracer_core.interpreter.frame import Frame
+from tracer_core.interpreter.generators import HOST_ITERATORS, TracedGenerator
+from tracer_core.interpreter.items import Items
 from tracer_core.natives import libraries, policy, reading
 from tracer_core.natives.arity import fits
 from tracer_core.natives.effects import (
@@ -58,13 +57,7 @@ _STORING = frozenset({"append", "appendleft", "clear", "popleft", "reverse"})
 _ASKED_BY_C = ("__index__", "__float__", "__int__", "__iter__", "__len__", "__bool__", "__str__", "__eq__", "__hash__",
                "__format__", "__getitem__", "__complex__", "__trunc__", "__contains__")  # fmt: skip
 _PRIMITIVES = (int, float, complex, str, bytes)
-_SAFE_CLASSES = (
-    torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype, slice, range, types.SimpleNamespace,
-    types.MethodType, types.CellType, types.MappingProxyType, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple,
-)  # fmt: skip
-
-
-class Calls(Operations):
+class Calls(Items):
     """Calls of the tracer. outer_step: number of the instruction of the outermost chain being run."""
 
     outer_step: int
@@ -138,7 +131,7 @@ class Calls(Operations):
             return self.prepare(self._method_part(function, "__func__"), [receiver, *args], kwargs)
         if kind.__flags__ & (1 << 9) and _answers_any_name(kind):
             if issubclass(kind, type):
-                return self.instantiate(function, args, kwargs)
+                return instances.instantiate(self, function, args, kwargs)
             handler = CALLED_TYPES.get(kind)  # looking for marks would ask the program's code
             return (
                 handler(self, function, args, kwargs) if handler else self.call_object(function, args, kwargs)
@@ -151,7 +144,7 @@ class Calls(Operations):
         if isinstance(function, _C_FUNCTIONS):
             return self.call_native(function, args, kwargs)
         if isinstance(function, type):
-            return self.instantiate(function, args, kwargs)
+            return instances.instantiate(self, function, args, kwargs)
         handler = CALLED_TYPES.get(kind)
         if handler is not None:
             return handler(self, function, args, kwargs)
@@ -278,7 +271,7 @@ class Calls(Operations):
         if name == "__init__" and args and isinstance(args[0], BaseException) and self.is_fresh(args[0]):
             return function(*args, **kwargs)
         if name == "__new__" and args and isinstance(args[0], type):
-            return self.new_object(function, args[0], args[1:], kwargs)
+            return instances.new_object(self, function, args[0], args[1:], kwargs)
         if name == "__init__" and isinstance(receiver, (dict, list, set, collections.deque)):
             args = [receiver, *args]  # super().__init__(...)
         if name == "__init__" and args and isinstance(args[0], dict):
@@ -344,7 +337,7 @@ class Calls(Operations):
             self.before_change(args[0])
         elif row.kind is EffectKind.TORCH:
             return self.call_torch(function, args, kwargs)
-        if holds_tensor((args, kwargs)):
+        if instances.holds_tensor((args, kwargs)):
             return self.native(function, *args, **kwargs)
         return function(*args, **kwargs)
 
@@ -471,128 +464,6 @@ class Calls(Operations):
         names = torch.nn.modules.module.__dict__
         return any(names[name] for name in _GLOBAL_HOOKS if "backward" in name)
 
-    def has_attribute(self, obj: Any, name: str) -> bool:
-        try:
-            self.getattr(obj, name)
-        except AttributeError:
-            return False
-        return True
-
-    def native_iterator(self, iterator: Any) -> Any:
-        """An iterator that native code may advance: user code in it comes back to the interpreter."""
-        if isinstance(iterator, HOST_ITERATORS):
-            return iterator
-        if self.python_method(iterator, "__next__"):
-            return LazyIterator(self, type(iterator).__name__, lambda: _next(self, iterator))
-        if not self.is_fresh(iterator):
-            self.break_graph(
-                "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
-            )
-        return iterator
-
-    # -- classes --
-
-    def instantiate(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        row = effect_of(cls)
-        if row is not None:
-            return self.apply_effect(row, cls, args, kwargs)
-        if issubclass(cls, torch.Tensor):
-            if cls is torch.Tensor:
-                return self.call_torch(cls, args, kwargs)
-            self.break_graph("tensor_subclass", f"a {cls.__name__} is made")
-        if isinstance(cls, enum.EnumMeta) or cls in _SAFE_CLASSES or issubclass(cls, enum.Enum):
-            self.native_reads(*args, *kwargs.values())
-            # Seen by the recorder: range(tensor) asks the tensor for its value.
-            return self.native(cls, *args, **kwargs) if holds_tensor((args, kwargs)) else cls(*args, **kwargs)
-        meta = type(cls)
-        meta_call = self._static(meta, "__call__") if meta is type else self.special(meta, "__call__")
-        if has_python(meta_call):
-            return self.prepare(meta_call, [cls, *args], kwargs)
-        return self.construct(cls, args, kwargs)
-
-    def construct(self, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """type.__call__: ``__new__``, then ``__init__``."""
-        if self._static(cls, "__del__") is not ABSENT:
-            self.break_graph("finalizer", f"a {cls.__qualname__} is made")
-        if issubclass(cls, torch.autograd.Function):
-            self.break_graph("higher_order", f"{cls.__name__} is an autograd.Function")
-        _, new = self.class_entry(cls, "__new__")
-        if isinstance(new, staticmethod):
-            new = new.__func__
-        if new is object.__new__:
-            if getattr(cls, "__abstractmethods__", None):
-                return cls(*args, **kwargs)  # raises Python's own error
-            obj = object.__new__(cls)
-        else:
-            obj = self.call_value(new, [cls, *args], kwargs)
-        if not isinstance(obj, cls):
-            return obj
-        return self._initialise(obj, args, kwargs)
-
-    def new_object(self, new: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """``__new__`` of a C base called for a Python class."""
-        owner = getattr(new, "__self__", None)
-        if owner is object:
-            return object.__new__(cls)
-        if owner in (dict, list, set, collections.OrderedDict, collections.defaultdict, collections.deque):
-            return owner.__new__(cls)
-        if owner in (tuple, frozenset):
-            return owner.__new__(cls, *([self.spread(args[0])] if args else []))
-        if owner in (str, int, float, bytes, complex) or (
-            isinstance(owner, type) and issubclass(owner, BaseException)
-        ):
-            if owner in (str, int, float, complex) and len(args) == 1 and not kwargs:
-                args = [self.call_value(owner, args, {})]
-            self.native_reads(*args)
-            return owner.__new__(cls, *args, **kwargs)
-        self.break_graph(
-            "unknown_native", f"{getattr(owner, '__qualname__', owner)}.__new__ for {cls.__name__}"
-        )
-
-    def _initialise(self, obj: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        cls = type(obj)
-        _, init = self.class_entry(cls, "__init__")
-        if init is object.__init__:
-            if (args or kwargs) and self._static(cls, "__new__") is object.__new__:
-                raise TypeError(f"{cls.__name__}() takes no arguments")
-            return obj
-        if not has_python(init):
-            self.call_value(init, [obj, *args], kwargs)
-            return obj
-        frame = self.prepare(init, [obj, *args], kwargs)
-        if type(frame) is not Frame:
-            return obj
-        frame.on_return = ("instance", obj)
-        return frame
-
-    def set_made_class_attribute(self, cls: type, name: str, value: Any) -> None:
-        class_making.set_class_attribute(self, cls, name, value)
-
-    def zero_argument_super(self) -> Any:
-        """super() reads ``__class__`` and the first argument of the calling frame."""
-        frame = self.frames[-1]
-        names = frame.code.locals_names
-        owner = self.load_cell(self.load(frame, names.index("__class__")), "__class__")
-        if frame.locals[0] is NULL:
-            raise RuntimeError("super(): arg[0] deleted")
-        first = self.load(frame, 0)
-        if isinstance(first, types.CellType):
-            first = self.load_cell(first, names[0])
-        return super(owner, first)
-
-
-def holds_tensor(value: Any, depth: int = 6) -> bool:
-    """Whether native code that is handed `value` may meet a tensor in it."""
-    if isinstance(value, torch.Tensor):
-        return True
-    if depth == 0 or not isinstance(value, (list, tuple, dict, set, frozenset, collections.deque, slice)):
-        return depth == 0
-    if isinstance(value, slice):
-        value = (value.start, value.stop, value.step)
-    return any(
-        holds_tensor(item, depth - 1) for item in (dict.values(value) if isinstance(value, dict) else value)
-    )
-
 
 def _answers_any_name(cls: type) -> bool:
     """Whether looking up an attribute of the class's objects runs code of the program."""
@@ -621,13 +492,6 @@ def _is_opaque_data(value: Any) -> bool:
         isinstance(value, (memoryview, types.MappingProxyType))
         or type(value).__module__.partition(".")[0] == "numpy"
     )
-
-
-def _next(tracer: Calls, iterator: Any) -> Any:
-    more, item = tracer.advance(iterator)
-    if more:
-        return item
-    raise StopIteration(item)
 
 
 def _make_dict(tracer: Calls, args: list[Any], kwargs: dict[str, Any]) -> dict[Any, Any]:

@@ -2,6 +2,7 @@
 
 from tracer_core.natives.tables import (
     arrays,
+    attributes,
     builtins,
     classes,
     construction,
@@ -10,6 +11,7 @@ from tracer_core.natives.tables import (
     descriptors,
     functional,
     higher_order,
+    iteration,
     iterators,
     libraries,
     numbers,
@@ -22,6 +24,7 @@ from tracer_core.natives.tables import (
 )
 
 __all__ = [
-    "arrays", "builtins", "classes", "construction", "containers", "copying", "descriptors", "functional", "higher_order",
-    "iterators", "libraries", "numbers", "objects", "operators", "ordered", "outside", "torch_functions", "torch_settings",
+    "arrays", "attributes", "builtins", "classes", "construction", "containers", "copying", "descriptors",
+    "functional", "higher_order", "iteration", "iterators", "libraries", "numbers", "objects", "operators", "ordered",
+    "outside", "torch_functions", "torch_settings",
 ]  # fmt: skip

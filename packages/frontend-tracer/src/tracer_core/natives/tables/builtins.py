@@ -12,14 +12,11 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.interpreter import objects
-from tracer_core.interpreter.answers import SortKey
-from tracer_core.interpreter.attributes import ABSENT
+from tracer_core.interpreter import instances, objects
 from tracer_core.interpreter.class_making import new_class
-from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
+from tracer_core.interpreter.generators import HOST_ITERATORS, TracedGenerator
 from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, query, special
 from tracer_core.natives.tables.containers import pairs_of
-from tracer_core.provenance import is_constant
 
 declare(PURE, [ord])
 declare(SHALLOW, [callable, object.__new__, slice])
@@ -179,68 +176,6 @@ def vars_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         raise TypeError("vars() argument must have __dict__ attribute") from None
 
 
-def _is_name(args: list[Any]) -> None:
-    if len(args) > 1 and not isinstance(args[1], str):
-        getattr(object(), args[1])  # raises Python's own error
-
-
-@special(getattr)
-def get_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _is_name(args)
-    if len(args) == 2:
-        return tracer.getattr(args[0], args[1])
-    try:
-        return tracer.getattr(args[0], args[1])
-    except AttributeError:
-        return args[2]
-
-
-@special(hasattr)
-def has_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    _is_name(args)
-    return bool(tracer.has_attribute(*args))
-
-
-@special(setattr)
-def set_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    _is_name(args)
-    tracer.setattr(*args)
-
-
-@special(delattr)
-def delete_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    _is_name(args)
-    tracer.delattr(*args)
-
-
-@special(object.__setattr__)
-def object_setattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    _is_name(args)
-    tracer.generic_setattr(*args)
-
-
-@special(type.__setattr__)
-def type_setattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    tracer.set_class_attribute(*args)
-
-
-@special(type.__delattr__)
-def type_delattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    tracer.set_class_attribute(*args, ABSENT)
-
-
-@special(object.__getattribute__)
-def object_getattribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _is_name(args)
-    return tracer.generic_getattr(*args)
-
-
-@special(object.__delattr__)
-def object_delattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    _is_name(args)
-    tracer.generic_delattr(*args)
-
-
 @special(object.__init__)
 def object_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     return None
@@ -259,162 +194,6 @@ def object_equal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(hash, object.__hash__)
 def hash_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
     return objects.hash_of(tracer, args[0])
-
-
-@special(iter)
-def iter_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 1:
-        return _until(tracer, *args)
-    return tracer.iterate(args[0])
-
-
-def _until(tracer: Any, function: Any, sentinel: Any) -> LazyIterator:
-    def step() -> Any:
-        value = tracer.call_value(function, [], {})
-        if objects.same_value(tracer, sentinel, value):
-            raise StopIteration
-        return value
-
-    return LazyIterator(tracer, "iter() with a sentinel", step)
-
-
-@special(next)
-def next_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    more, item = tracer.advance(args[0])
-    if more:
-        return item
-    if len(args) > 1:
-        return args[1]
-    raise StopIteration(item) if item is not None else StopIteration()
-
-
-@special(sorted)
-def sorted_list(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
-    if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
-        return sorted(*args, **kwargs)  # raises Python's own error
-    items = tracer.spread(args[0])
-    key = kwargs.get("key")
-    keys = items if key is None else [tracer.call_value(key, [item], {}) for item in items]
-    if not all(map(is_constant, keys)):
-        keys = [SortKey(tracer, key) for key in keys]
-    reverse = tracer.truth(kwargs.get("reverse", False))
-    order = sorted(range(len(items)), key=keys.__getitem__, reverse=reverse)
-    return [items[i] for i in order]
-
-
-def _extreme(pick: Any, symbol: str) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        items = tracer.spread(args[0]) if len(args) == 1 else args
-        if kwargs.get("key") is None and all(map(is_constant, items)):
-            return pick(items, **{name: value for name, value in kwargs.items() if name != "key"})
-        if not items:
-            if "default" in kwargs:
-                return kwargs["default"]
-            return pick(items)
-        key = kwargs.get("key")
-        best, best_key = ABSENT, None
-        for item in items:
-            item_key = item if key is None else tracer.call_value(key, [item], {})
-            if best is ABSENT or tracer.truth(tracer.compare(symbol, item_key, best_key)):
-                best, best_key = item, item_key
-        return best
-
-    return handler
-
-
-special(max)(_extreme(max, ">"))
-special(min)(_extreme(min, "<"))
-
-
-@special(sum)
-def sum_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    total = args[1] if len(args) > 1 else kwargs.get("start", 0)
-    items = tracer.spread(args[0])
-    if is_constant(total) and all(map(is_constant, items)):
-        return sum(items, total)  # 3.12 adds floats with a correction
-    for item in items:
-        total = tracer.binary("+", total, item)
-    return total
-
-
-@special(any)
-def any_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    return _search(tracer, args[0], True)
-
-
-@special(all)
-def all_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    return not _search(tracer, args[0], False)
-
-
-def _search(tracer: Any, iterable: Any, wanted: bool) -> bool:
-    iterator = tracer.iterate(iterable)
-    while True:
-        more, item = tracer.advance(iterator)
-        if not more:
-            return False
-        if tracer.truth(item) is wanted:
-            return True
-
-
-def _lazy(tracer: Any, iterable: Any) -> Any:
-    """An iterator of the same items that native iterators (zip, enumerate) may hold."""
-    iterator = tracer.iterate(iterable)
-    return tracer.native_iterator(iterator)
-
-
-@special(zip)
-def zip_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return zip(*(_lazy(tracer, a) for a in args), **kwargs)  # noqa: B905  (strict is in kwargs if asked for)
-
-
-@special(enumerate)
-def enumerate_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return enumerate(_lazy(tracer, args[0]), *args[1:], **kwargs)
-
-
-@special(map)
-def map_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    function, *iterables = args
-    rows = zip(*(_lazy(tracer, i) for i in iterables), strict=False)
-    return LazyIterator(tracer, "map", lambda: tracer.call_value(function, list(next(rows)), {}))
-
-
-@special(filter)
-def filter_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    function, iterable = args
-    items = _lazy(tracer, iterable)
-
-    def step() -> Any:
-        while True:
-            item = next(items)
-            if tracer.truth(item if function is None else tracer.call_value(function, [item], {})):
-                return item
-
-    return LazyIterator(tracer, "filter", step)
-
-
-@special(reversed)
-def reversed_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    method = tracer.python_method(args[0], "__reversed__")
-    if method is not None:
-        return tracer.call_value(method, [args[0]], {})
-    (value,) = args
-    if isinstance(value, (list, tuple, dict, collections.deque, range, str, bytes)):
-        tracer.native_reads(value)
-        return reversed(value)
-    if not (tracer.python_method(value, "__len__") and tracer.python_method(value, "__getitem__")):
-        return iter(tracer.spread(value)[::-1])
-    rest = iter(range(tracer.call_value(len, [value], {}) - 1, -1, -1))
-    return LazyIterator(tracer, "reversed", lambda: tracer.getitem(value, next(rest)))
-
-
-@special(range)
-def range_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if any(isinstance(a, torch.Tensor) for a in args):
-        tracer.break_graph("data_dependent_value", "range() of a tensor")
-    args = [tracer.index(a) for a in args]
-    return range(*(int(a) if isinstance(a, torch.SymInt) else a for a in args))
 
 
 def _collect(kind: Any) -> Any:
@@ -531,7 +310,7 @@ def format_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
 @special(super)
 def super_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not args:
-        return tracer.zero_argument_super()
+        return instances.zero_argument_super(tracer)
     return super(*args)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.interpreter import class_making
+from tracer_core.interpreter import class_making, instances
 from tracer_core.natives.effects import PURE, declare, special
 from tracer_core.provenance import is_constant
 
@@ -33,7 +33,7 @@ def type_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 @special(type.__call__)
 def type_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.construct(args[0], args[1:], kwargs)
+    return instances.construct(tracer, args[0], args[1:], kwargs)
 
 
 @special(type.__getattribute__)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tracer_core.interpreter.generators import LazyIterator
-from tracer_core.interpreter.operations import _NATIVE_ITERATORS
+from tracer_core.interpreter.items import NATIVE_ITERATORS
 from tracer_core.natives import stand_ins
 from tracer_core.natives.effects import special
 
@@ -163,7 +163,7 @@ def _next_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 #: Every iterator type that the tracer advances: their methods called by name.
 for _type in {
-    *_NATIVE_ITERATORS,
+    *NATIVE_ITERATORS,
     *(t for t in vars(itertools).values() if isinstance(t, type)),
     type(iter(int, 1)),
 }:

@@ -1,0 +1,70 @@
+"""getattr, setattr, delattr and the slots of object and type behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracer_core.interpreter.attributes import ABSENT
+from tracer_core.natives.effects import special
+
+
+def _is_name(args: list[Any]) -> None:
+    if len(args) > 1 and not isinstance(args[1], str):
+        getattr(object(), args[1])  # raises Python's own error
+
+
+@special(getattr)
+def get_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    _is_name(args)
+    if len(args) == 2:
+        return tracer.getattr(args[0], args[1])
+    try:
+        return tracer.getattr(args[0], args[1])
+    except AttributeError:
+        return args[2]
+
+
+@special(hasattr)
+def has_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    _is_name(args)
+    return bool(tracer.has_attribute(*args))
+
+
+@special(setattr)
+def set_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _is_name(args)
+    tracer.setattr(*args)
+
+
+@special(delattr)
+def delete_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _is_name(args)
+    tracer.delattr(*args)
+
+
+@special(object.__setattr__)
+def object_setattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _is_name(args)
+    tracer.generic_setattr(*args)
+
+
+@special(type.__setattr__)
+def type_setattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    tracer.set_class_attribute(*args)
+
+
+@special(type.__delattr__)
+def type_delattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    tracer.set_class_attribute(*args, ABSENT)
+
+
+@special(object.__getattribute__)
+def object_getattribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    _is_name(args)
+    return tracer.generic_getattr(*args)
+
+
+@special(object.__delattr__)
+def object_delattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _is_name(args)
+    tracer.generic_delattr(*args)
