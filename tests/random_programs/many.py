@@ -2,25 +2,25 @@
 
 In: how many programs, from which seed, in how many processes. Out: a summary on stdout and a state file (JSON):
 seeds done, mismatches with their minimised programs, coverage. What always holds: seeds that the state file has are
-not run again, so that an interrupted run goes on where it was; a dying worker is reported with its seeds.
+not run again, so that an interrupted run goes on where it was; a process that hangs or dies is reported with its seed
+(`workers`).
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import concurrent.futures
-import concurrent.futures.process
 import json
-import multiprocessing
 import os
-import re
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from tests.random_programs.workers import Crew, Plan
+
 _BATCH = 25
+_WRITE_EVERY = 15.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,54 +35,45 @@ def main(arguments: list[str] | None = None) -> int:
         if str(s) not in state["done"]
     ]
     batches = [wanted[i : i + _BATCH] for i in range(0, len(wanted), _BATCH)]
-    started = time.monotonic()
     os.environ.update(TRACER_STRICT="1", OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
-    context = multiprocessing.get_context("spawn")
-    jobs = [(batch, options.minimise, options.seconds) for batch in batches]
-    while jobs:
-        jobs, broken = _round(jobs, context, options, state)
-        for batch, *_ in broken:  # a worker died: one of its programs ended the process
-            _merge(state, _died(batch))
-        _write(out, state)
-        _progress(state, started, len(jobs))
-    return _report(state, out, started, options)
+    record = Record(state, out)
+    plan = Plan(options.seconds, options.minimise, options.batches_a_process)
+    try:
+        Crew(batches, options.jobs, plan, record.take).run()
+    finally:
+        record.write()
+    return _report(state, out, record.started, options)
 
 
-def _round(jobs: list[Any], context: Any, options: Any, state: Any) -> tuple[list[Any], list[Any]]:
-    """Runs some batches in fresh processes; gives (what is left, batches whose process died)."""
-    size = options.jobs * options.batches_a_process
-    now, later = jobs[:size], jobs[size:]
-    broken = []
-    with concurrent.futures.ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
-        waiting = {pool.submit(_batch, job): job for job in now}
-        for future in concurrent.futures.as_completed(waiting):
-            try:
-                _merge(state, future.result())
-            except concurrent.futures.process.BrokenProcessPool:
-                broken.append(waiting[future])
-    if len(broken) > 1:  # which of them it was is not known: each alone
-        return later, [job for job in broken if not _alone(job, context, state)]
-    return later, broken
+class Record:
+    """Mutable: what is known of the seeds, written to its file now and then."""
 
+    def __init__(self, state: dict[str, Any], out: Path) -> None:
+        self.state, self.out = state, out
+        self.started = self.written = time.monotonic()
 
-def _alone(job: Any, context: Any, state: Any) -> bool:
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-        try:
-            _merge(state, pool.submit(_batch, job).result())
-        except concurrent.futures.process.BrokenProcessPool:
-            return False
-    return True
+    def take(self, news: dict[str, Any]) -> None:
+        from tests.random_programs import coverage
 
+        self.state["done"].update(news["done"])
+        for seed, status in news["done"].items():
+            if status in ("same", "invalid"):
+                self.state["failures"].pop(seed, None)
+        self.state["failures"].update(news["failures"])
+        for seed, failure in news["failures"].items():
+            print(f"seed {seed}: {failure['status']}: {failure['where'][:200]}", file=sys.stderr, flush=True)
+        self.state["raised"] = self.state.get("raised", 0) + news["raised"]
+        coverage.merge(self.state["coverage"], news["coverage"])
+        if time.monotonic() - self.written > _WRITE_EVERY:
+            self.write()
 
-def _died(seeds: list[int]) -> dict[str, Any]:
-    where = f"a process that ran seeds {seeds[0]}..{seeds[-1]} died"
-    told = {"status": "died", "where": where, "program": "", "target": "", "steps": []}
-    return {
-        "done": dict.fromkeys(map(str, seeds), "died"),
-        "failures": {str(seeds[0]): told},
-        "coverage": {},
-        "raised": 0,
-    }
+    def write(self) -> None:
+        scratch = self.out.with_suffix(".part")
+        scratch.write_text(json.dumps(self.state))
+        scratch.replace(self.out)
+        self.written = time.monotonic()
+        told = f"{len(self.state['done'])} programs, {len(self.state['failures'])} failures"
+        print(f"{told}, {self.written - self.started:.0f} s", file=sys.stderr, flush=True)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -106,7 +97,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 def _show(options: argparse.Namespace) -> int:
     os.environ.setdefault("TRACER_STRICT", "1")
-    from tests.random_programs.minimise import minimise
+    from tests.random_programs.minimise import alike, minimise
     from tests.random_programs.run import run
     from tests.random_programs.seeds import generate
 
@@ -117,65 +108,6 @@ def _show(options: argparse.Namespace) -> int:
     print(program)
     print(result)
     return int(result.status not in ("same", "invalid"))
-
-
-def alike(one: Any, other: Any) -> bool:
-    """Whether two failures look like one fault: the same status, and what differs begins alike."""
-    return one.status == other.status and _kind(one) == _kind(other)
-
-
-def _kind(result: Any) -> str:
-    text = re.sub(r"\d+", "", result.where)
-    if result.status == "crash":
-        return text[text.find("captured") :][:40] if "captured" in text else text[:24]
-    return (text.split(":") + [""])[1][:9]
-
-
-def _batch(job: tuple[list[int], float, float]) -> dict[str, Any]:
-    """Runs seeds in a worker."""
-    from tests.random_programs import coverage
-    from tests.random_programs.minimise import minimise
-    from tests.random_programs.run import run
-    from tests.random_programs.seeds import generate
-
-    seeds, seconds, limit = job
-    done: dict[str, str] = {}
-    failures: dict[str, Any] = {}
-    raised = 0
-    # Counting instructions takes time: every fourth batch does it.
-    with coverage.watching(opcodes=seeds[0] // _BATCH % 4 == 0) as seen:
-        for seed in seeds:
-            program = generate(seed)
-            result = run(program, limit)
-            done[str(seed)] = result.status
-            raised += result.raised
-            if result.status not in ("same", "invalid"):
-                small = program
-                if seconds and result.status not in ("late", "harness"):
-                    small = minimise(program, lambda p, r=result: alike(run(p, 3.0), r), seconds)
-                failures[str(seed)] = {"status": result.status, "where": result.where, "program": small.source,
-                                       "target": small.target, "steps": list(small.steps)}  # fmt: skip
-    return {"done": done, "failures": failures, "coverage": seen.table(), "raised": raised}
-
-
-def _merge(state: dict[str, Any], answer: dict[str, Any]) -> None:
-    from tests.random_programs import coverage
-
-    state["done"].update(answer["done"])
-    state["failures"].update(answer["failures"])
-    state["raised"] = state.get("raised", 0) + answer["raised"]
-    coverage.merge(state["coverage"], answer["coverage"])
-
-
-def _write(out: Path, state: dict[str, Any]) -> None:
-    scratch = out.with_suffix(".part")
-    scratch.write_text(json.dumps(state))
-    scratch.replace(out)
-
-
-def _progress(state: dict[str, Any], started: float, left: int) -> None:
-    told = f"{len(state['done'])} programs, {len(state['failures'])} failures, {left} batches left"
-    print(f"{told}, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
 
 
 def _report(state: dict[str, Any], out: Path, started: float, options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ holds: each candidate is run, nothing is assumed.
 from __future__ import annotations
 
 import ast
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -145,3 +146,15 @@ def _text(tree: ast.Module) -> str | None:
     except (SyntaxError, ValueError, AttributeError):
         return None
     return text
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two failures look like one fault: the same status, and what differs begins alike."""
+    return one.status == other.status and _kind(one) == _kind(other)
+
+
+def _kind(result: Any) -> str:
+    text = re.sub(r"\d+", "", result.where)
+    if result.status == "crash":
+        return text[text.find("captured") :][:40] if "captured" in text else text[:24]
+    return (text.split(":") + [""])[1][:9]

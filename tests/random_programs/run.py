@@ -60,7 +60,8 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise OutOfTime
 
     previous = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    # Again and again: where it comes, the exception may be lost (a finaliser, a callback that swallows everything).
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
     finally:
@@ -156,6 +157,8 @@ def run(program: Program, seconds: float = _SECONDS) -> Result:
             warnings.simplefilter("ignore")
             return _run(program, text, code)
     except OutOfTime:
+        if not run_eagerly(program, seconds):
+            return Result(program.seed, "invalid", "eager alone takes too long")
         return Result(program.seed, "late")
     except Unusable as error:
         return Result(program.seed, "invalid", str(error))
@@ -164,6 +167,23 @@ def run(program: Program, seconds: float = _SECONDS) -> Result:
     finally:
         torch.set_grad_enabled(True)
         tracer_core.reset()
+
+
+def run_eagerly(program: Program, seconds: float = _SECONDS) -> bool:
+    """Whether eager alone comes to its end in time, whatever it gives."""
+    code = compile(program.text, f"<random program {program.seed}>", "exec")
+    with contextlib.suppress(Exception), time_limit(seconds), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        side = Side(program, False, program.text, code)
+        try:
+            for number, (is_call, step) in enumerate(program.steps):
+                side.step(is_call, step, number)
+        except OutOfTime:
+            return False
+        finally:
+            side.close()
+            torch.set_grad_enabled(True)
+    return True
 
 
 def _run(program: Program, text: str, code: types.CodeType) -> Result:
