@@ -67,22 +67,27 @@ def install_models(session: nox.Session) -> None:
     session.install("--no-deps", *MODELS_ALONE)
 
 
+def install_all(session: nox.Session, *, models: bool = True, tests: bool = False) -> None:
+    """What a session needs that runs our packages."""
+    install_torch(session)
+    install_packages(session)
+    if models:
+        install_models(session)
+    if tests:
+        session.install(*TEST)
+
+
 @nox.session
 def demo(session: nox.Session) -> None:
     """Real models, eager beside compiled, as a table."""
-    install_torch(session)
-    install_packages(session)
-    install_models(session)
+    install_all(session)
     session.run("python", "-m", "benchmarks.demo", *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """All tests that need no accelerator and no patience."""
-    install_torch(session)
-    install_packages(session)
-    install_models(session)
-    session.install(*TEST)
+    install_all(session, tests=True)
     session.run("python", "-m", "pytest", "-m", "not gpu and not slow", *session.posargs)
 
 
@@ -90,18 +95,14 @@ def tests(session: nox.Session) -> None:
 def random_programs(session: nox.Session) -> None:
     """Random programs, eager and compiled: ``nox -s random_programs -- --count 20000 --start-seed 0 --jobs 8``.
     Goes on from its state file (--out) where an earlier run stopped."""
-    install_torch(session)
-    install_packages(session)
+    install_all(session, models=False)
     session.run("python", "-m", "tests.random_programs", *session.posargs)
 
 
 @nox.session
 def planted_faults(session: nox.Session) -> None:
     """Faults planted in the tracer one by one: the tests must find each. Names of faults may be given."""
-    install_torch(session)
-    install_packages(session)
-    install_models(session)
-    session.install(*TEST)
+    install_all(session, tests=True)
     session.run("python", "-m", "tests.planted_faults", *session.posargs)
 
 
@@ -115,8 +116,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy, strict, over the packages and the example plug-in."""
-    install_torch(session)
-    install_packages(session)
+    install_all(session, models=False)
     session.install(TYPES)
     session.run("mypy", *(str(path) for path in sorted(ROOT.glob("packages/*/src/*/"))))
     session.run("mypy", "examples/third-party-backend/src/peephole_backend")
@@ -125,18 +125,14 @@ def types(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """The benchmark table: eager, torch.compile and ours, each row in a fresh process."""
-    install_torch(session)
-    install_packages(session)
-    install_models(session)
+    install_all(session)
     session.run("python", "-m", "benchmarks.run", *session.posargs)
 
 
 @nox.session
 def zoo(session: nox.Session) -> None:
     """More than a hundred small models: captured, equal to eager, first call beside torch.compile's. Resumable."""
-    install_torch(session)
-    install_packages(session)
-    install_models(session)
+    install_all(session)
     session.run("python", "-m", "benchmarks.zoo", *session.posargs)
 
 
