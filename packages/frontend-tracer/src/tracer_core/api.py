@@ -201,7 +201,7 @@ def _compile(model: Any, config: CompileConfig) -> Any:
     if disabled(model) is not None:
         return model
     model = _behind_torch_compile(model)
-    if type(model).__module__ == _TORCH_COMPILED:
+    if _is_torch_compiled_module(model):
         return share(model, lambda call, module: _traced(_call_original, config), _mark_method)
     if isinstance(model, torch.nn.Module):
         return share(model, lambda call, module: _traced(call, config), _mark_method)
@@ -214,19 +214,21 @@ def _compile(model: Any, config: CompileConfig) -> Any:
     return _compiled_object(model, config)
 
 
-#: Where torch.compile's own wrappers of functions and modules are defined.
-_TORCH_COMPILED = "torch._dynamo.eval_frame"
-
-
 def _behind_torch_compile(model: Any) -> Any:
-    """The function that torch.compile was given; anything else as it is. Attributes are copied by decorators, so the
-    function itself must be torch.compile's."""
-    while inspect.isfunction(model) and model.__globals__.get("__name__") == _TORCH_COMPILED:
+    """The function that torch.compile was given; anything else as it is. Decorators copy attributes, but what they
+    wrap is torch.compile's function, not the one that it says it was made of."""
+    while inspect.isfunction(model):
         original = getattr(model, "_torchdynamo_orig_callable", None)
-        if original is None:
+        if original is None or vars(model).get("__wrapped__") is not original:
             break
         model = original
     return model
+
+
+def _is_torch_compiled_module(model: Any) -> bool:
+    """Whether torch.compile returned this module: it holds the original and what it was made of."""
+    entries = vars(model) if isinstance(model, torch.nn.Module) else {}
+    return "_torchdynamo_orig_callable" in entries and "_orig_mod" in entries["_modules"]
 
 
 def _call_original(module: Any, /, *args: Any, **kwargs: Any) -> Any:
