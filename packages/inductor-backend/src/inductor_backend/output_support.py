@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from inductor_backend.runtime.arena import ArenaPool
+from inductor_backend.runtime.arena import view as arena_view
 from inductor_backend.runtime.build_cpp import Library, build
 
 __all__ = ["ArenaPool", "arena_view", "example_tensor", "load_library", "report"]
@@ -26,19 +27,6 @@ def load_library(sources: Sequence[str], name: str, ready: Library | None) -> Li
 def without_comments(source: str) -> str:
     """The source without comment lines: they name the user's lines, and moving those must not compile again."""
     return "".join(line for line in source.splitlines(keepends=True) if not line.lstrip().startswith("//"))
-
-
-def arena_view(
-    arena: torch.Tensor,
-    offset: int,
-    dtype: torch.dtype,
-    sizes: Sequence[int],
-    strides: Sequence[int],
-    start: int,
-) -> torch.Tensor:
-    """A strided view of the arena's bytes; offset: in bytes; start: in elements."""
-    flat = arena[offset : offset + (arena.numel() - offset) // dtype.itemsize * dtype.itemsize].view(dtype)
-    return flat.as_strided(sizes, strides, flat.storage_offset() + start)
 
 
 def example_tensor(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
