@@ -17,6 +17,17 @@ from tests.tracer.twin import same
 X, Y = torch.arange(12.0).reshape(3, 4) / 7 - 0.5, torch.arange(12.0, 0, -1).reshape(3, 4) / 5
 
 
+def texts_of(*steps: Callable[..., Any], errors: Any = TypeError, argument: Any = None) -> list[str]:
+    """What each step says when it raises; part of the programs that call it. argument: makes what steps are given."""
+    texts = []
+    for step in steps:
+        try:
+            step(*([argument()] if argument is not None else []))
+        except errors as error:
+            texts.append(str(error))
+    return texts
+
+
 class Programs:
     """Mutable while a test module is imported. Programs are named after their functions."""
 

@@ -8,7 +8,7 @@ import operator
 
 import pytest
 
-from tests.tracer.programs import Programs
+from tests.tracer.programs import Programs, texts_of
 
 program = Programs()
 
@@ -402,14 +402,11 @@ def not_iterable_not_callable_not_subscriptable(x):
     class Bare:
         pass
 
-    texts = []
-    for step in (lambda o: list(o), lambda o: o(), lambda o: o[0], lambda o: len(o), lambda o: o + 1, lambda o: -o,
-                 lambda o: o < o, lambda o: 1 in o, lambda o: iter(o), lambda o: next(o)):  # fmt: skip
-        try:
-            step(Bare())
-        except TypeError as error:
-            texts.append(str(error))
-    return x + 1, texts
+    return x + 1, texts_of(
+        lambda o: list(o), lambda o: o(), lambda o: o[0], lambda o: len(o), lambda o: o + 1, lambda o: -o,
+        lambda o: o < o, lambda o: 1 in o, lambda o: iter(o), lambda o: next(o),
+        argument=Bare,
+    )  # fmt: skip
 
 
 @program
@@ -641,13 +638,10 @@ def descriptor_without_set_or_delete_raises(x):
     class A:
         v = GetAndSet()
 
-    texts = []
-    for step in (lambda a: setattr(a, "v", 1), lambda a: delattr(a, "v")):
-        try:
-            step(A())
-        except AttributeError as error:
-            texts.append(str(error))
-    return x + 1, texts
+    return x + 1, texts_of(
+        lambda a: setattr(a, "v", 1), lambda a: delattr(a, "v"),
+        errors=AttributeError, argument=A,
+    )  # fmt: skip
 
 
 @program
@@ -659,13 +653,10 @@ def property_without_setter_getter_deleter(x):
 
         w = property(None, lambda self, value: None)
 
-    texts = []
-    for step in (lambda a: setattr(a, "v", 1), lambda a: delattr(a, "v"), lambda a: a.w):
-        try:
-            step(A())
-        except AttributeError as error:
-            texts.append(str(error))
-    return x + 1, texts
+    return x + 1, texts_of(
+        lambda a: setattr(a, "v", 1), lambda a: delattr(a, "v"), lambda a: a.w,
+        errors=AttributeError, argument=A,
+    )  # fmt: skip
 
 
 @program
@@ -1097,14 +1088,11 @@ def unsupported_operands(x):
         def __radd__(self, other):
             return NotImplemented
 
-    texts = []
-    for step in (lambda: A() + B(), lambda: A() + 1, lambda: 1 + B(), lambda: A() - 1, lambda: A() @ B(), lambda: 2 ** A(),
-                 lambda: A() < B(), lambda: divmod(A(), 1), lambda: ~A(), lambda: abs(A()), lambda: round(A())):  # fmt: skip
-        try:
-            step()
-        except TypeError as error:
-            texts.append(str(error))
-    return x + 1, texts
+    return x + 1, texts_of(
+        lambda: A() + B(), lambda: A() + 1, lambda: 1 + B(), lambda: A() - 1, lambda: A() @ B(),
+        lambda: 2 ** A(), lambda: A() < B(), lambda: divmod(A(), 1), lambda: ~A(), lambda: abs(A()),
+        lambda: round(A()),
+    )  # fmt: skip
 
 
 @program

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.programs import Programs, X, Y
+from tests.tracer.programs import Programs, X, Y, texts_of
 from tests.tracer.twin import Kw, module, twin
 from tracer_core.testing import CaptureCounter
 
@@ -159,17 +159,9 @@ def match_mapping_of_a_user_class(x):
 
 @program
 def match_wrong_patterns_raise(x):
-    texts = []
-    for step in (
-        lambda: _match_too_many(Plain(1, 2)),
-        lambda: _match_no_class(3),
-        lambda: _match_twice(Plain(1, 2)),
-    ):
-        try:
-            step()
-        except TypeError as error:
-            texts.append(str(error))
-    return x + 1, texts
+    return x + 1, texts_of(
+        lambda: _match_too_many(Plain(1, 2)), lambda: _match_no_class(3), lambda: _match_twice(Plain(1, 2)),
+    )  # fmt: skip
 
 
 def _match_too_many(subject):
@@ -225,18 +217,10 @@ def unpacking_everywhere(x):
 
 @program
 def unpacking_errors(x):
-    texts = []
-    for step in (
-        lambda: _unpack(1),
-        lambda: _unpack([1]),
-        lambda: _unpack([1, 2, 3]),
-        lambda: _unpack_star([]),
-    ):
-        try:
-            step()
-        except (TypeError, ValueError) as error:
-            texts.append(str(error))
-    return x + 1, texts
+    return x + 1, texts_of(
+        lambda: _unpack(1), lambda: _unpack([1]), lambda: _unpack([1, 2, 3]), lambda: _unpack_star([]),
+        errors=(TypeError, ValueError),
+    )  # fmt: skip
 
 
 def _unpack(value):

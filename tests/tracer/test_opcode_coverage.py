@@ -9,6 +9,8 @@ import pytest
 
 from tracer_core.interpreter import opcodes
 from tracer_core.interpreter.code import HANDLERS, UNSUPPORTED
+from tracer_core.interpreter.real import RealMachine
+from tracer_core.interpreter.tracer import Tracer
 
 #: What dis.opmap of the two versions names, without the forms that the interpreter specialises at run time.
 OPCODES: dict[str, frozenset[str]] = {
@@ -93,3 +95,9 @@ def test_reasons_are_sentences_and_needed():
     assert all(len(reason.split()) > 2 for reason in UNSUPPORTED.values())
     known = OPCODES["3.11"] | OPCODES["3.12"]
     assert {name for name in UNSUPPORTED if name not in known} <= {"INSTRUMENTED_LINE"}
+
+
+@pytest.mark.parametrize("machine", [Tracer, RealMachine])
+def test_every_meaning_is_given(machine):
+    codes = {name: getattr(getattr(machine, name), "__code__", None) for name in dir(machine)}
+    assert [name for name, code in codes.items() if code and "NotImplementedError" in code.co_names] == []
