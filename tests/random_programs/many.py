@@ -105,6 +105,7 @@ def _show(options: argparse.Namespace) -> int:
     result = run(program, options.seconds)
     if result.status in ("mismatch", "crash") and options.minimise:
         program = minimise(program, lambda p: alike(run(p, 3.0), result), options.minimise)
+        result = run(program, options.seconds)
     print(program)
     print(result)
     return int(result.status not in ("same", "invalid"))

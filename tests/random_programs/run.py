@@ -1,9 +1,8 @@
 """Runs one program eagerly and compiled and compares the whole world after each call.
 
-In: a `Program`. Out: a `Result`: "same", "mismatch", "crash" (the tracer failed), "late" (ran into the
-time limit), "harness" (the comparison failed)
-or "invalid" (no program, or eager itself cannot tell twice the same). What always holds: both sides run in
-modules of their own, made from the same text; TRACER_STRICT is on.
+In: a `Program`. Out: a `Result`: "same", "mismatch", "crash" (the tracer failed), "late" (the compiled side ran into
+the time limit), "harness" (the comparison failed) or "invalid" (no program, or too much for eager itself). What always
+holds: both sides run in modules of their own, made from the same text; TRACER_STRICT is on.
 """
 
 from __future__ import annotations
@@ -13,8 +12,10 @@ import io
 import itertools
 import logging
 import random
+import re
 import signal
 import sys
+import time
 import types
 import warnings
 from collections.abc import Iterator
@@ -32,6 +33,10 @@ from tracer_core.errors import RecompileLimitWarning, TracerError
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL + 1)
 _numbers = itertools.count()
 _SECONDS = 20.0
+#: What eager may take: a program that doubles a list again and again is none.
+EAGER_SECONDS = 5.0
+#: A row of the effect table that a program calls: a class of a library may hold what changes by itself.
+_ROW = re.compile(r"R\d+")
 #: Exceptions that mean that the tracer itself failed, whatever eager does.
 _CRASHES = (TracerError, AssertionError)
 
@@ -70,9 +75,12 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class Side:
-    """One side of the comparison. Mutable: its module is the program's world."""
+    """One side of the comparison. Mutable: its module is the program's world. left: seconds that it may still take."""
 
-    def __init__(self, program: Program, compiled: bool, text: str, code: types.CodeType) -> None:
+    def __init__(
+        self, program: Program, compiled: bool, text: str, code: types.CodeType, seconds: float
+    ) -> None:
+        self.left = seconds
         self.module = types.ModuleType(f"random_program_{next(_numbers)}")
         sys.modules[self.module.__name__] = self.module
         self.module.__dict__["__name__"] = self.module.__name__
@@ -88,7 +96,14 @@ class Side:
         sys.modules.pop(self.module.__name__, None)
 
     def step(self, is_call: bool, text: str, number: int) -> list[str]:
-        """Runs a step; gives the description of everything afterwards."""
+        """Runs a step; gives the description of everything afterwards. Raises OutOfTime."""
+        started = time.monotonic()
+        with time_limit(max(self.left, 0.01)):
+            told = self._step(is_call, text, number)
+        self.left -= time.monotonic() - started
+        return told
+
+    def _step(self, is_call: bool, text: str, number: int) -> list[str]:
         world = self.module.__dict__
         out = io.StringIO()
         args: Any = None
@@ -122,7 +137,9 @@ class Side:
         globals_ = [
             (name, value)
             for name, value in world.items()
-            if name not in hidden and not isinstance(value, types.ModuleType)
+            if name not in hidden
+            and not isinstance(value, types.ModuleType)
+            and not _ROW.fullmatch(name)
         ]
         facts = describe(
             [
@@ -153,13 +170,9 @@ def run(program: Program, seconds: float = _SECONDS) -> Result:
     except (SyntaxError, ValueError, RecursionError) as error:
         return Result(program.seed, "invalid", repr(error))
     try:
-        with time_limit(seconds), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return _run(program, text, code)
-    except OutOfTime:
-        if not run_eagerly(program, seconds):
-            return Result(program.seed, "invalid", "eager alone takes too long")
-        return Result(program.seed, "late")
+            return _run(program, text, code, seconds)
     except Unusable as error:
         return Result(program.seed, "invalid", str(error))
     except Exception as error:  # the comparison itself failed
@@ -169,12 +182,12 @@ def run(program: Program, seconds: float = _SECONDS) -> Result:
         tracer_core.reset()
 
 
-def run_eagerly(program: Program, seconds: float = _SECONDS) -> bool:
+def run_eagerly(program: Program, seconds: float) -> bool:
     """Whether eager alone comes to its end in time, whatever it gives."""
     code = compile(program.text, f"<random program {program.seed}>", "exec")
-    with contextlib.suppress(Exception), time_limit(seconds), warnings.catch_warnings():
+    with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        side = Side(program, False, program.text, code)
+        side = Side(program, False, program.text, code, seconds)
         try:
             for number, (is_call, step) in enumerate(program.steps):
                 side.step(is_call, step, number)
@@ -186,20 +199,29 @@ def run_eagerly(program: Program, seconds: float = _SECONDS) -> bool:
     return True
 
 
-def _run(program: Program, text: str, code: types.CodeType) -> Result:
+def _run(program: Program, text: str, code: types.CodeType, seconds: float) -> Result:
     sides: list[Side] = []
     raised = False
     try:
         for compiled in (False, True):
             try:
-                sides.append(Side(program, compiled, text, code))
+                limit = seconds if compiled else min(seconds, EAGER_SECONDS)
+                sides.append(Side(program, compiled, text, code, limit))
             except Exception as error:
                 return Result(program.seed, "invalid", f"making it: {error!r}")
         eager, ours = sides
         for number, (is_call, step) in enumerate(program.steps):
-            wanted = eager.step(is_call, step, number)
+            try:
+                wanted = eager.step(is_call, step, number)
+            except OutOfTime:
+                return Result(program.seed, "invalid", f"step {number}: eager takes too long")
+            if isinstance(eager.raised, MemoryError):
+                return Result(program.seed, "invalid", f"step {number}: eager needs too much memory")
             raised = raised or eager.raised is not None
-            got = ours.step(is_call, step, number)
+            try:
+                got = ours.step(is_call, step, number)
+            except OutOfTime:
+                return Result(program.seed, "late", f"step {number}")
             if ours.raised is not None and _is_crash(ours.raised, eager.raised):
                 cause = f" from {ours.raised.__cause__!r}" if ours.raised.__cause__ is not None else ""
                 return Result(program.seed, "crash", f"step {number}: {ours.raised!r}{cause}", raised)

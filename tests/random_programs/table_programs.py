@@ -177,6 +177,8 @@ def _call(rng: random.Random, i: int, one: Row, parameters: list[str]) -> list[s
             parameters.append(text)
     if one.refused and one.breaks:
         texts.append("no_such_argument=1")
+    elif one.refused and one.receiver:  # with nothing at all CPython 3.12.1 reads beyond the stack
+        texts.append("None")
     result = (
         f"type(R{i}({', '.join(texts)}))" if one.name.endswith(_ONLY_TYPE) else f"R{i}({', '.join(texts)})"
     )

@@ -13,6 +13,7 @@ import faulthandler
 import multiprocessing
 import multiprocessing.connection
 import os
+import resource
 import signal
 import tempfile
 import time
@@ -22,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 _FRAMES = 14
+#: Bytes that a process may take: a program that doubles a list again and again shall not take the machine's.
+_MEMORY = 6 << 30
 #: Stands for the seeds of a batch that has none left: its last word is still to come.
 _END = -1
 
@@ -200,6 +203,7 @@ def _serve(pipe: Any, plan: Plan, trace: str) -> None:
 
 def batches_of(pipe: Any, trace: str) -> Iterator[tuple[int, Batch, bool]]:
     """What a worker is sent, until nobody sends any more; from now on a signal tells where it stands."""
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, resource.RLIM_INFINITY))
     faulthandler.register(signal.SIGUSR1, file=open(trace, "w"), all_threads=False)
     with contextlib.suppress(EOFError):
         while True:
@@ -221,12 +225,12 @@ def _batch(
 
 def _seed(send: Callable[[tuple[str, Any]], None], plan: Plan, seed: int) -> None:
     from tests.random_programs.minimise import alike, minimise
-    from tests.random_programs.run import run
+    from tests.random_programs.run import EAGER_SECONDS, run
     from tests.random_programs.seeds import generate
 
     send(("at", (seed, "generating it", plan.seconds)))
     program = generate(seed)
-    send(("at", (seed, "running it", plan.seconds)))
+    send(("at", (seed, "running it", plan.seconds + EAGER_SECONDS)))
     result = run(program, plan.seconds)
     send(("seed", news(seed, result.status, result.where, program, result.raised)))
     if plan.minimise and result.status in ("mismatch", "crash"):
@@ -237,10 +241,10 @@ def _seed(send: Callable[[tuple[str, Any]], None], plan: Plan, seed: int) -> Non
 
 def _eager_only(send: Callable[[tuple[str, Any]], None], plan: Plan, seed: int) -> None:
     """Whether eager survives what a process hung or died of; if so, nothing is to be told."""
-    from tests.random_programs.run import run_eagerly
+    from tests.random_programs.run import EAGER_SECONDS, run_eagerly
     from tests.random_programs.seeds import generate
 
     program = generate(seed)
-    send(("at", (seed, "running it eagerly", plan.seconds)))
-    if not run_eagerly(program, plan.seconds):
+    send(("at", (seed, "running it eagerly", EAGER_SECONDS)))
+    if not run_eagerly(program, EAGER_SECONDS):
         send(("seed", news(seed, "invalid")))
