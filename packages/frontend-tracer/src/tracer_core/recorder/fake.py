@@ -47,6 +47,7 @@ class Fakes:
         self._alive: list[Any] = []
         self._versions: dict[int, int | None] = {}
         self._storages: dict[int, Any] = {}
+        self._unseen: set[int] = set()
 
     def of(self, real: torch.Tensor, name: str, dims: tuple[int | None, ...] | None) -> Any:
         """The fake of a real tensor. name: its source, for messages. dims: None marks a symbol."""
@@ -75,9 +76,15 @@ class Fakes:
             return torch_private.to_fake(self.mode, real)
         return torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
 
+    def note_write(self, fake: Any) -> None:
+        """An operator writes to this fake, which torch does not count."""
+        self._unseen.add(id(fake))
+
     def was_written(self, fake: Any) -> bool:
         """Whether the fake of an input was written to during the trace, or may have been."""
         now = writes(fake)
+        if id(fake) in self._unseen:
+            return True
         return now is None or now != self._versions[id(fake)]
 
     def real_was_written(self, real: torch.Tensor) -> bool:

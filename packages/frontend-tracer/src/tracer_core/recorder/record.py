@@ -23,6 +23,7 @@ from tracer_core.numpy_types import SCALARS
 from tracer_core.recorder.fake import Fakes, writes
 from tracer_core.recorder.ranges import Ranges
 from tracer_core.recorder.refusals import refusal
+from tracer_core.recorder.risks import unseen_writes
 from tracer_core.segments.breaks import Break, Restart
 from tracer_core.source import Source
 
@@ -191,7 +192,25 @@ class Recorder:
             )
         if func is torch._native_multi_head_attention:
             result = _without_weights(result, args, kwargs)
-        return self._record(func, fake_args, fake_kwargs, result, written)
+        unseen = unseen_writes(func, fake_args, fake_kwargs)
+        for fake in unseen:
+            self.fakes.note_write(fake)
+        result = self._record(func, fake_args, fake_kwargs, result, written)
+        if written or unseen:
+            self._note_writes(
+                unseen
+                + [
+                    one
+                    for one, then in zip(given, before, strict=True)
+                    if then is None or writes(one) != then
+                ]
+            )
+        return result
+
+    def _note_writes(self, changed: list[Any]) -> None:
+        """The newest node says which storages its operator has written to."""
+        node = next(node for node in reversed(self.graph.nodes) if node.target is not operator.getitem)
+        node.meta["writes"] = [torch_private.storage_id(fake) for fake in changed]
 
     def require_grad(self, fake: Any) -> None:
         """An intermediate becomes a leaf of autograd's graph: ``x.requires_grad = True``."""

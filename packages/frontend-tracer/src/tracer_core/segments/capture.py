@@ -29,9 +29,11 @@ from tracer_core.logs import enabled, logger
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import InputSpec, Role, Runner
 from tracer_core.rebuild import CannotRebuild, Rebuilder
+from tracer_core.recorder.risks import risks_of
 from tracer_core.segments.breaks import BREAKS, Break, Restart
 from tracer_core.segments.emit import Variant, memory, runtime_namespace, settings_checks
 from tracer_core.segments.segment import flatten
+from tracer_core.segments.spare import Spare
 from tracer_core.segments.transition import Transition
 from tracer_core.shapes import ShapePolicy, size_conditions
 from tracer_core.source import Source
@@ -277,7 +279,7 @@ class _Generator:
             self._guards()
             if runner is not None:
                 lines, inputs = variant.graph_inputs([source for source, _, _ in tracer.recorder.inputs])
-                variant.body += [*lines, *self._run_graph(inputs)]
+                variant.body += [*lines, *self._run_graph(inputs, runner)]
             variant.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
             variant.body += [*self._settings(), self.result]
             captured = self._captured(runner, gm, record)
@@ -296,12 +298,16 @@ class _Generator:
 
     # -- the graph --
 
-    def _run_graph(self, inputs: str) -> list[str]:
-        """Runs the graph. Where it raises before it has written to an input, nothing has happened yet: the
+    def _run_graph(self, inputs: str, runner: Runner) -> list[str]:
+        """Runs the graph. Where it raises, what it wrote to its inputs is undone, so that nothing has happened: the
         program itself runs instead, with its effects up to the error, its handlers and its own exception."""
-        written = ", ".join(f"writes({self.variant.use(source)})" for source in self._written())
+        written = self._written()
+        tensors = ", ".join(self.variant.use(source) for source, _ in written)
         draws = any(_draws(node) for node in self.tracer.recorder.graph.nodes)
-        before = [f"versions = ({written},)"] if written else []
+        before = []
+        if written:
+            spare = self.variant.constants.text(self._spare(written, runner))
+            before += [f"kept = {spare}.keep(({tensors},))"]
         before += ["drawn = rng_state()"] if draws else []
         call = f"graph({inputs})"
         if self.tracer.recorder.state_nodes:
@@ -311,15 +317,25 @@ class _Generator:
             f"try: y = {call}",
             "except TracerError: raise",  # the backend is at fault, which the program cannot make good
             "except Exception as error:",
-            *([f"    if ({written},) != versions: raise"] if written else []),
+            *([f"    if not {spare}.undo(kept): raise"] if written else []),
             *(["    set_rng_state(drawn)"] if draws else []),
             "    return Suspended(GRAPH_RAISED, (error,))",
         ]
 
-    def _written(self) -> list[Source]:
+    def _spare(self, written: list[tuple[Source, torch.fx.Node]], runner: Runner) -> Spare:
+        risks = risks_of(self.tracer.recorder.graph)
+        lowered = dispatch.parts_of(runner) is not None
+        storages = [torch_private.storage_id(node.meta["val"]) for _, node in written]
+        # A backend's kernels run in an order of their own: there, any check may come after any write.
+        always = {
+            i for i, storage in enumerate(storages) if storage in risks.written or (lowered and risks.any)
+        }
+        return Spare(frozenset(always), not lowered)
+
+    def _written(self) -> list[tuple[Source, torch.fx.Node]]:
         tracer = self.tracer
         return [
-            source
+            (source, node)
             for source, real, node in tracer.recorder.inputs
             if isinstance(real, torch.Tensor) and tracer.fakes.was_written(node.meta["val"])
         ]

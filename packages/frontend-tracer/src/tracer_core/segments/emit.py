@@ -379,11 +379,6 @@ def settings_checks(state: tuple[Any, ...], constant: Callable[[Any], str]) -> l
     return [" and ".join(checks)]
 
 
-def _writes(tensor: torch.Tensor) -> Any:
-    """How often a tensor was written to; something that equals nothing where torch does not count."""
-    return object() if tensor.is_inference() else tensor._version
-
-
 def runtime_namespace() -> dict[str, Any]:
     """The names that every generated module uses."""
     return {
@@ -397,7 +392,7 @@ def runtime_namespace() -> dict[str, Any]:
         "function_modes": torch._C._len_torch_function_stack, "dispatch_modes": torch._C._len_torch_dispatch_stack,
         "jit_tracing": torch._C._get_tracing_state,
         "deterministic": torch._C._get_deterministic_algorithms, "autocast": torch._C._is_any_autocast_enabled,
-        "writes": _writes, "rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state,
+        "rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state,
         "autocast_state": torch_private.autocast_state, "run_restoring": settings.run_restoring,
         "put_setting": settings.put, "nest_autocast": settings.nest_autocast, "ambient_devices": settings.ambient_devices,
         **NAMES,

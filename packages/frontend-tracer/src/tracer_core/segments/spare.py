@@ -1,0 +1,67 @@
+"""What a graph's inputs held before it ran, for the graph that raises half-way.
+
+In: the tensors that a graph writes to. Out: whether they are as before it. What always holds: where `undo` says yes,
+each of them has its old values and its old place in autograd's graph, so the program can be run in the
+graph's place; where it says no, none was touched.
+
+A copy costs what the tensors cost, so it is made where it may be needed: ahead of operators that check values
+(`always`), and in the first run of a variant, whose operators may refuse what their fakes took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+#: The most bytes that are copied ahead of a first run for no other reason than that it is the first.
+_MOST_BYTES = 1 << 26
+
+
+class Spare:
+    """Mutable. always: positions of the tensors that are copied ahead of every run. is_new: all are."""
+
+    __slots__ = ("always", "is_new")
+
+    def __init__(self, always: frozenset[int], is_new: bool) -> None:
+        self.always, self.is_new = always, is_new
+
+    def keep(self, tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
+        """(tensor, how often it was written to, copy or None, grad_fn or None) of each."""
+        copied: Any = self.always
+        if self.is_new:
+            self.is_new = False
+            if sum(tensor.nbytes for tensor in tensors) <= _MOST_BYTES:
+                copied = range(len(tensors))
+        return [
+            (tensor, _writes(tensor), tensor.data.clone() if i in copied else None,
+             tensor.grad_fn if tensor.requires_grad else None, tensor.requires_grad)
+            for i, tensor in enumerate(tensors)
+        ]  # fmt: skip
+
+    def undo(self, kept: list[tuple[Any, ...]]) -> bool:
+        """Whether the tensors are as they were when they were kept."""
+        self.is_new = True  # what raised once may do so again
+        changed = [one for one in kept if one[2] is not None or _writes(one[0]) != one[1]]
+        if not all(map(_can_be_undone, changed)):
+            return False
+        for tensor, _, copy, _, required in changed:
+            if tensor.requires_grad and not required:
+                tensor.detach_()
+            tensor.data.copy_(copy)
+        return True
+
+
+def _can_be_undone(one: tuple[Any, ...]) -> bool:
+    tensor, _, copy, history, required = one
+    if copy is None or tensor.shape != copy.shape:
+        return False
+    if required:
+        return bool(tensor.requires_grad and tensor.grad_fn is history)
+    return not tensor.requires_grad or not tensor._is_view()
+
+
+def _writes(tensor: torch.Tensor) -> Any:
+    """How often a tensor was written to; something that equals nothing where torch does not count."""
+    return object() if tensor.is_inference() else tensor._version

@@ -1,0 +1,275 @@
+"""A graph that raises half-way, after it has written to its inputs: the program's effects up to there are eager's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tracer_core
+from tests.tracer.twin import same, twin
+from tracer_core.segments.spare import Spare
+from tracer_core.testing import CaptureCounter, compare
+
+X = torch.randn(3, 4)
+IN, OUT = torch.tensor([0, 2]), torch.tensor([1, 9])
+
+
+def logs(body):
+    """The program log.append, body(x, other, log), log.append with its log as the world."""
+
+    def make():
+        log = []
+
+        def fn(x, other):
+            log.append(tuple(x.shape))
+            result = body(x, other, log)
+            log.append("end")
+            return result
+
+        return fn, log
+
+    return make
+
+
+def write_then(check):
+    def body(x, other, log):
+        x.add_(1)
+        log.append("written")
+        y = check(x, other)
+        log.append("checked")
+        return y * 2
+
+    return body
+
+
+RAISES = {
+    "index": (lambda x, i: x[i], IN, OUT),
+    "embedding": (lambda x, i: F.embedding(i, x), IN, OUT),
+    "index_select": (lambda x, i: x.index_select(0, i), IN, OUT),
+    "gather": (lambda x, i: x.gather(0, i[:, None]), IN, OUT),
+    "scatter": (lambda x, i: x.scatter(0, i[:, None], 1.0), IN, OUT),
+    "take": (lambda x, i: x.take(i), IN, torch.tensor([1, 90])),
+    "cross_entropy": (lambda x, i: F.cross_entropy(x[:2], i), IN, OUT),
+    "one_hot": (lambda x, i: F.one_hot(i, 4), IN, OUT),
+    "inverse": (lambda x, m: torch.linalg.inv(m), torch.eye(2), torch.zeros(2, 2)),
+    "cholesky": (lambda x, m: torch.linalg.cholesky(m), torch.eye(2), -torch.eye(2)),
+    "floor_divide": (lambda x, n: torch.tensor([4, 5]) // n, torch.tensor([1, 2]), torch.tensor([1, 0])),
+    "bernoulli": (lambda x, p: torch.bernoulli(p), torch.zeros(2), torch.full((2,), 2.0)),
+    "binary_cross_entropy": (lambda x, p: F.binary_cross_entropy(p, p), torch.rand(2), torch.full((2,), 2.0)),
+    "masked_scatter": (lambda x, m: x.masked_scatter(m, torch.ones(2)), torch.zeros(3, 4) > 1, torch.ones(3, 4) > 0),
+    "multinomial": (lambda x, p: torch.multinomial(p, 1) * 0, torch.ones(2), torch.full((2,), -1.0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RAISES)
+def test_after_a_write(name):
+    check, right, wrong = RAISES[name]
+    twin(logs(write_then(check)), (X, right), (X, wrong), (X, right), (X, wrong), graphs=1, breaks=0)
+
+
+def test_on_the_first_call():
+    twin(logs(write_then(lambda x, i: x[i])), (X, OUT), (X, IN), (X, OUT), graphs=1, breaks=0)
+
+
+def test_types_that_only_the_real_operator_refuses_50268():
+    def body(x, other, log):
+        x.add_(1)
+        log.append(1)
+        x.mul_(other)
+        return x
+
+    numbers = torch.arange(6).reshape(2, 3)
+    twin(logs(body), (numbers, torch.ones(2, 3)), (numbers, torch.ones(2, 3)), (numbers, numbers))
+
+
+def test_the_program_catches_the_error():
+    def body(x, other, log):
+        x.add_(1)
+        try:
+            y = x[other]
+        except IndexError as error:
+            log.append(str(error))
+            x.mul_(2)
+            y = x + 1
+        return y
+
+    twin(logs(body), (X, OUT), (X, IN), (X, OUT), graphs=1, breaks=0)
+
+
+def test_writes_through_a_view():
+    def body(x, other, log):
+        row = x[0]
+        row.zero_()
+        log.append(tuple(row.shape))
+        return x[other]
+
+    twin(logs(body), (X, IN), (X, OUT), (X, IN))
+
+
+def test_an_operator_that_writes_and_raises():
+    def body(x, other, log):
+        x.index_add_(0, other, torch.ones(2, 4))
+        log.append("added")
+        return x
+
+    twin(logs(body), (X, IN), (X, OUT), (X, IN), (X, OUT))
+
+
+def test_a_buffer_and_a_loss():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.norm, self.lin, self.seen = nn.BatchNorm1d(4), nn.Linear(4, 5), []
+
+        def forward(self, x, target):
+            self.seen.append(1)
+            return F.cross_entropy(self.lin(self.norm(x)), target)
+
+    def make():
+        net = Net()
+        return net, net
+
+    right, wrong = torch.tensor([0, 1, 4]), torch.tensor([0, 1, 7])
+    twin(make, (X, right), (X, wrong), (X, right), graphs=1, breaks=0)
+
+
+def test_under_inference_mode():
+    def fn(x, index):
+        with torch.inference_mode():
+            y = x.clone()
+        x.add_(1)
+        return y, x[index]
+
+    same(fn, (X, IN), (X, OUT))
+    with torch.inference_mode():
+        kept = X.clone()
+        twin(logs(write_then(lambda x, i: x[i])), (kept, IN), (kept, OUT), (kept, IN))
+
+
+def test_a_buffer_that_a_write_ties_to_a_parameter():
+    weight = nn.Parameter(torch.ones(4))
+
+    def body(x, other, log):
+        x.mul_(weight)
+        log.append("tied")
+        return x[other]
+
+    twin(logs(body), (X, IN), (X, OUT), (X, IN))
+
+
+def test_a_custom_function_raises():
+    class Checked(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 2
+
+    @tracer_core.allow_in_graph
+    def checked(x):
+        if not torch.is_grad_enabled() and x.sum() > 1e6:
+            raise ValueError("too large")
+        return x * 1
+
+    def body(x, other, log):
+        x.add_(1)
+        log.append("before")
+        return Checked.apply(checked(x * other))
+
+    with torch.no_grad():
+        twin(logs(body), (X.abs(), torch.ones(4)), (X.abs(), torch.full((4,), 1e8)), (X.abs(), torch.ones(4)))
+
+
+def test_no_copies_where_nothing_can_raise(monkeypatch):
+    """After the first run, a graph of plain operators copies nothing; nor one whose only check comes first."""
+    made, keep = [], Spare.keep
+
+    def counted(self, tensors):
+        kept = keep(self, tensors)
+        made.append(sum(one[2] is not None for one in kept))
+        return kept
+
+    monkeypatch.setattr(Spare, "keep", counted)
+
+    def plain(x, index):
+        y = x[index]
+        x.add_(1)
+        x.div_(2)
+        return y.relu() @ x.t()
+
+    def checked(x, index):
+        x.add_(1)
+        return x[index]
+
+    for fn, copies in ((plain, [1, 0, 0]), (checked, [1, 1, 1])):
+        made.clear()
+        compiled = tracer_core.compile(fn, backend="eager")
+        for _ in range(3):
+            compiled(X.clone(), IN)
+        assert made == copies
+
+
+def test_an_index_that_was_checked_is_not_checked_again(monkeypatch):
+    """The caches of a decoder: each layer writes at the same place, which is checked before the first write ends."""
+    spares = []
+    original = Spare.__init__
+
+    def noted(self, always, is_new):
+        original(self, always, is_new)
+        spares.append(self)
+
+    monkeypatch.setattr(Spare, "__init__", noted)
+
+    def step(caches, position, x):
+        for cache in caches:
+            cache.index_copy_(0, position, x)
+            x = x + cache.sum(0)
+        return x
+
+    def make():
+        caches = [torch.zeros(8, 4) for _ in range(6)]
+        return (lambda position, x: step(caches, position, x)), caches
+
+    twin(make, (torch.tensor([0]), torch.ones(1, 4)), (torch.tensor([9]), torch.ones(1, 4)), graphs=1)
+    assert [len(spare.always) for spare in spares] == [1]
+
+
+def test_an_interrupted_loop_goes_on_after_the_error():
+    """The graph that raises belongs to the second half of a program with a break."""
+
+    def body(x, other, log):
+        x.add_(1)
+        log.append(x.sum().item())
+        x.mul_(2)
+        log.append("again")
+        return x[other]
+
+    twin(logs(body), (X, IN), (X, OUT), (X, IN), kinds=("data_dependent_value",))
+
+
+def test_kernels_that_write_before_they_check():
+    def fn(x, index):
+        x.add_(1)
+        log.append(1)
+        return x[index] * 2
+
+    log = []
+    compiled = tracer_core.compile(fn, backend="inductor")
+    with CaptureCounter() as counter:
+        for index in (IN, OUT, IN):
+            plain, mine, before = X.clone(), X.clone(), len(log)
+            outcomes = []
+            for run, x in ((fn, plain), (compiled, mine)):
+                try:
+                    outcomes.append(run(x, index))
+                except Exception as error:
+                    outcomes.append(type(error))
+            compare(*outcomes)
+            compare(plain, mine)
+            assert len(log) == before + 2
+    assert len(counter.graphs) == 1
