@@ -45,6 +45,10 @@ ONNX = ("onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.31.1")
 
 TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0")
 
+#: accelerate is installed without its dependencies, because those would choose torch's version.
+TEST_ALONE = ("accelerate==1.15.0",)
+TEST_ALONE_NEED = ("psutil==7.2.2",)
+
 LINT = "ruff==0.17.5"
 TYPES = "mypy==2.4.1"
 
@@ -74,7 +78,8 @@ def install_all(session: nox.Session, *, models: bool = True, tests: bool = Fals
     if models:
         install_models(session)
     if tests:
-        session.install(*TEST)
+        session.install(*TEST, *TEST_ALONE_NEED)
+        session.install("--no-deps", *TEST_ALONE)
 
 
 @nox.session

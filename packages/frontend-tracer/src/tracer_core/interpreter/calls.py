@@ -445,8 +445,9 @@ class Calls(Items):
         self.class_entry(type(module), "__call__")
         for table in _HOOK_TABLES:
             hooks = self._instance_entry(module, table)
-            if hooks is ABSENT or self.keys(hooks):
-                return False
+            if hooks is ABSENT or len(hooks):
+                return False  # whatever is done then reads the hooks that it relies on
+            self.keys(hooks)
         if self._instance_entry(module, "_compiled_call_impl") is not ABSENT:
             return False
         holder = self.provenance.constant(torch.nn.modules.module)

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._pytree import tree_leaves
 
+import tracer_core
 from tracer_core import torch_private
 from tracer_core.effects import Change, Effects
 from tracer_core.guards.guard import GuardKind, data_of
@@ -60,10 +61,11 @@ class TraceState(Numbers):
 
     def where(self) -> str:
         """``file:line in function`` of the innermost frame of the user's code."""
-        for frame in reversed(self.frames):
+        shown = [frame for frame in self.frames if not frame.code.raw.co_filename.startswith(_OWN)] or self.frames
+        for frame in reversed(shown):
             if not frame.code.raw.co_filename.startswith(_TORCH):
                 return frame.where
-        return self.frames[-1].where if self.frames else "?"
+        return shown[-1].where if shown else "?"
 
     def break_graph(self, kind: str, reason: str) -> NoReturn:
         raise Break(kind, reason)
@@ -350,6 +352,7 @@ def _by_identity(value: Any) -> bool:
 _IDENTITY_HASHES = (object.__hash__, type.__hash__)
 _IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
 _TORCH = torch.__path__[0]
+_OWN = tracer_core.__path__[0]
 _HOLDERS = (int, float, complex, str, bytes)
 #: The longest bytearray or array whose contents are compared on every call.
 _BUFFER_LIMIT = 4096

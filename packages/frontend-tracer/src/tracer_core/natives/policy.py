@@ -42,7 +42,7 @@ _BREAK_PACKAGES: dict[str, str] = {
     "torch._dynamo": "native_python",
     "torch._inductor": "native_python",
     "torch.export": "native_python",
-    "torch.distributed": "native_python",
+    "torch.distributed": "processes",
     "torch.serialization": "native_python",
     "torch.onnx": "native_python",
     "torch.fx": "native_python",
@@ -84,6 +84,7 @@ _INLINE_MODULES = frozenset(
         "torch._functorch.apis",
         "torch._functorch.functional_call",
         "tracer_core.markers",
+        "tracer_core.natives.replicas",
         "tracer_core.natives.stand_ins",
     }
 )

@@ -79,6 +79,12 @@ BREAKS: dict[str, BreakDoc] = {
         "something that existed before; or it is one that cannot be a node (vjp, flex_attention)",
         "let it depend on tensors only and return what it makes",
     ),
+    "processes": BreakDoc(
+        "processes talk to each other here: torch.distributed is called, or DistributedDataParallel or fully_shard does "
+        "what it does before and after a module's forward",
+        "nothing, if it has to happen here: what lies between is captured; DistributedDataParallel around the compiled "
+        "model has no break",
+    ),
     "torch_mode": BreakDoc(
         "a mode of torch that sees every operator (TorchFunctionMode, TorchDispatchMode, set_default_device) is entered "
         "or left",

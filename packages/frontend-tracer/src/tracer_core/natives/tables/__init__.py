@@ -9,6 +9,7 @@ from tracer_core.natives.tables import (
     containers,
     copying,
     descriptors,
+    distributed,
     functional,
     higher_order,
     iteration,
@@ -25,6 +26,6 @@ from tracer_core.natives.tables import (
 
 __all__ = [
     "arrays", "attributes", "builtins", "classes", "construction", "containers", "copying", "descriptors",
-    "functional", "higher_order", "iteration", "iterators", "libraries", "numbers", "objects", "operators", "ordered",
-    "outside", "torch_functions", "torch_settings",
+    "distributed", "functional", "higher_order", "iteration", "iterators", "libraries", "numbers", "objects", "operators",
+    "ordered", "outside", "torch_functions", "torch_settings",
 ]  # fmt: skip

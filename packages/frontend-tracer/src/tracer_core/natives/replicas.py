@@ -1,0 +1,99 @@
+"""Calls of modules that several processes share, cut where the processes talk to each other.
+
+In: a call of DistributedDataParallel, or of a module that `fully_shard` has prepared. Out: what torch's own call gives.
+The functions that the tracer interprets in place of torch's run the module inside; those that it calls (rows of
+`tables/distributed.py`) do what comes before and after, for real. What always holds: each does what torch's own code
+does, in its order, hooks and errors included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+from torch.autograd.profiler import record_function
+from torch.nn.parallel import DistributedDataParallel
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+# -- DistributedDataParallel --
+
+
+def replicated_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+    """DistributedDataParallel.forward"""
+    inside, (inputs, kwargs) = enter_replica(self, inputs, kwargs)
+    try:
+        call = self.module.forward if self._delay_all_reduce_all_params else self.module
+        output = call(*inputs, **kwargs)
+    except BaseException:
+        leave_failed_replica(inside)
+        raise
+    return leave_replica(self, inside, output)
+
+
+def enter_replica(
+    module: DistributedDataParallel, inputs: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[ExitStack, Arguments]:
+    """Up to the call of the module inside: buffers are synchronised, the reducer is told. The first result is open
+    until `leave_replica`."""
+    with ExitStack() as inside:
+        inside.enter_context(record_function("DistributedDataParallel.forward"))
+        arguments = module._pre_forward(*inputs, **kwargs)
+        if not (module._delay_all_reduce_all_params or getattr(module, "_use_python_reducer", False)):
+            inside.enter_context(module._inside_ddp_forward())
+        return inside.pop_all(), arguments
+    raise AssertionError("an ExitStack swallowed an exception")
+
+
+def leave_replica(module: DistributedDataParallel, inside: ExitStack, output: Any) -> Any:
+    """From the return of the module inside."""
+    with inside:
+        return module._post_forward(output)
+
+
+def leave_failed_replica(inside: ExitStack) -> None:
+    inside.close()
+
+
+# -- fully_shard --
+
+
+def sharded_call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Module._call_impl of a module whose only hooks run before and after its forward"""
+    args, kwargs = before_sharded(self, args, kwargs)
+    return after_sharded(self, args, kwargs, self.forward(*args, **kwargs))
+
+
+def before_sharded(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """The hooks before the forward: the parameters become whole."""
+    for hook_id, hook in tuple(module._forward_pre_hooks.items()):
+        if hook_id not in module._forward_pre_hooks_with_kwargs:
+            result: Any = hook(module, args)
+            if result is not None:
+                args = result if isinstance(result, tuple) else (result,)
+            continue
+        result = hook(module, args, kwargs)
+        if result is None:
+            continue
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise RuntimeError(
+                f"forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got {result}."
+            )
+        args, kwargs = result
+    return args, kwargs
+
+
+def after_sharded(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    """The hooks after the forward: the parameters are split again."""
+    for hook_id, hook in tuple(module._forward_hooks.items()):
+        call: Callable[..., Any] = hook
+        if hook_id in module._forward_hooks_with_kwargs:
+            changed = call(module, args, kwargs, result)
+        else:
+            changed = call(module, args, result)
+        if changed is not None:
+            result = changed
+    return result

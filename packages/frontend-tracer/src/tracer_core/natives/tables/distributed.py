@@ -1,0 +1,80 @@
+"""Where processes talk to each other: torch.distributed, DistributedDataParallel, fully_shard."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from tracer_core.natives import replicas
+from tracer_core.natives.effects import breaks, query, special
+from tracer_core.natives.queries import applied
+
+_FULLY_SHARD = "torch.distributed.fsdp._fully_shard._fsdp_state"
+_BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
+_FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+_module_call = torch.nn.modules.module.Module._call_impl
+
+
+@special(DistributedDataParallel.forward)
+def replicated_forward(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.prepare(replicas.replicated_forward, args, kwargs)
+
+
+@special(_module_call)
+def module_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A module that fully_shard has prepared: its own code is followed, its hooks run for real."""
+    # Which hooks there are is not guarded: their numbers differ from block to block, and they run for real.
+    if (
+        _FULLY_SHARD in sys.modules
+        and isinstance(args[0], torch.nn.Module)
+        and applied(tracer, has_shards, args[0])
+    ):
+        return tracer.prepare(replicas.sharded_call, args, kwargs)
+    return tracer.frame_of(_module_call, args, kwargs)
+
+
+def has_shards(module: Any) -> bool:
+    """Whether fully_shard's hooks are among those of a module, which has none but ordinary ones around its forward."""
+    library = sys.modules.get(_FULLY_SHARD)
+    if library is None or type(module).__call__ is not torch.nn.Module.__call__:
+        return False
+    tables = vars(module)
+    hooks = [hook for name in _FORWARD_HOOKS for hook in tables.get(name, {}).values()]
+    if not any(isinstance(getattr(hook, "__self__", None), library.FSDPState) for hook in hooks):
+        return False
+    everywhere = vars(torch.nn.modules.module)
+    return not (
+        any(everywhere[f"_global{name}"] for name in (*_BACKWARD_HOOKS, *_FORWARD_HOOKS))
+        or any(tables.get(name) for name in (*_BACKWARD_HOOKS, "_forward_hooks_always_called"))
+    )
+
+
+breaks("processes", "DistributedDataParallel begins its forward", [replicas.enter_replica])
+breaks("processes", "DistributedDataParallel ends its forward", [replicas.leave_replica])
+breaks("processes", "DistributedDataParallel is left with an exception", [replicas.leave_failed_replica])
+breaks("processes", "fully_shard gathers the parameters from all processes", [replicas.before_sharded])
+breaks("processes", "fully_shard splits the parameters again", [replicas.after_sharded])
+
+
+# -- what programs ask about the processes --
+
+
+def _ask(function: Any) -> None:
+    """The answer is guarded. An answer about a group of processes is left to the function itself."""
+
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if any(argument is not None for argument in (*args, *kwargs.values())):
+            tracer.break_graph("processes", f"torch.distributed.{function.__name__}() of a group is called")
+        return query(tracer, partial(function, *args, **kwargs))
+
+    special(function)(handler)
+
+
+if dist.is_available():
+    for _question in (dist.is_available, dist.is_initialized, dist.get_rank, dist.get_world_size):
+        _ask(_question)

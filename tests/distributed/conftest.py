@@ -1,0 +1,16 @@
+"""One pair of processes for all tests of a run: starting them costs more than most tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.distributed.pair import Pair
+
+
+@pytest.fixture(scope="session")
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
