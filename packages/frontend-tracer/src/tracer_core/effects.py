@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import CellType
 from typing import Any
 
-_MISSING: Any = object()
+MISSING: Any = object()
 
 
 class Slot:
@@ -59,7 +59,7 @@ class Change:
         """Whether the program itself made the dictionary's entry (or its absence) what it is now."""
         if key in self.written or key in self.removed:
             return True
-        return self.whole and self.before.get(key, _MISSING) is not dict.get(self.obj, key, _MISSING)
+        return self.whole and self.before.get(key, MISSING) is not dict.get(self.obj, key, MISSING)
 
 
 # -- saving and restoring -----------------------------------------------------------------------------
@@ -69,13 +69,13 @@ def _cell_contents(cell: CellType, _: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        return _MISSING
+        return MISSING
 
 
 def _restore_cell(change: Change) -> None:
-    if change.before is not _MISSING:
+    if change.before is not MISSING:
         change.obj.cell_contents = change.before
-    elif _cell_contents(change.obj, None) is not _MISSING:
+    elif _cell_contents(change.obj, None) is not MISSING:
         del change.obj.cell_contents
 
 
@@ -121,24 +121,24 @@ def _slot_value(obj: Any, descriptor: Any) -> Any:
     try:
         return descriptor.__get__(obj, type(obj))
     except AttributeError:
-        return _MISSING
+        return MISSING
 
 
 def _restore_slot(change: Change) -> None:
-    if change.before is not _MISSING:
+    if change.before is not MISSING:
         change.where.__set__(change.obj, change.before)
-    elif _slot_value(change.obj, change.where) is not _MISSING:
+    elif _slot_value(change.obj, change.where) is not MISSING:
         change.where.__delete__(change.obj)
 
 
 def _class_value(cls: Any, name: str) -> Any:
-    return type.__dict__["__dict__"].__get__(cls).get(name, _MISSING)
+    return type.__dict__["__dict__"].__get__(cls).get(name, MISSING)
 
 
 def _restore_class(change: Change) -> None:
-    if change.before is not _MISSING:
+    if change.before is not MISSING:
         type.__setattr__(change.obj, change.where, change.before)
-    elif _class_value(change.obj, change.where) is not _MISSING:
+    elif _class_value(change.obj, change.where) is not MISSING:
         type.__delattr__(change.obj, change.where)
 
 
@@ -230,6 +230,3 @@ class Effects:
         """Restores every object, whatever it holds now."""
         for change in reversed(list(self.changes.values())):
             SNAPSHOTTERS[change.kind].restore(change)
-
-
-MISSING = _MISSING

@@ -22,6 +22,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind, TensorFacts
+from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.numpy_types import CYTHON
 from tracer_core.segments.breaks import Break
 from tracer_core.source import Source, Sources
@@ -67,7 +68,7 @@ def end_is_seen(value: Any) -> bool:
     that may be inside ``try``. Nothing of ours may keep such an object alive."""
     if type(value) is types.GeneratorType:
         return value.gi_frame is not None and bool(value.gi_code.co_exceptiontable)
-    if not type(value).__flags__ & (1 << 9) or isinstance(value, _LONG_LIVED):
+    if not type(value).__flags__ & HEAP_TYPE or isinstance(value, _LONG_LIVED):
         return False
     return (
         any("__del__" in owner.__dict__ for owner in type(value).__mro__)

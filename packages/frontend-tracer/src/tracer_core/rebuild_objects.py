@@ -12,12 +12,13 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter.class_making import GENERATED, bare_class, fill_class, make_enum
 from tracer_core.interpreter.tracebacks import rebuilt as rebuilt_traceback
 from tracer_core.remake import new_exception
 from tracer_core.segments.breaks import Restart
 
-_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8
+_IMMUTABLE_TYPE = 1 << 8
 
 
 class CannotRebuild(Exception):
@@ -81,7 +82,7 @@ class ObjectRebuilder:
 
     def _set_slots(self, name: str, obj: Any) -> None:
         for cls in type(obj).__mro__:
-            if not cls.__flags__ & _HEAP_TYPE:
+            if not cls.__flags__ & HEAP_TYPE:
                 continue
             for slot, descriptor in cls.__dict__.items():
                 if not isinstance(descriptor, types.MemberDescriptorType):
@@ -144,7 +145,7 @@ class ObjectRebuilder:
 
     def _fill_exception(self, name: str, obj: BaseException) -> None:
         for cls in type(obj).__mro__:
-            if cls.__flags__ & _HEAP_TYPE or cls is object:
+            if cls.__flags__ & HEAP_TYPE or cls is object:
                 continue
             for field, descriptor in cls.__dict__.items():
                 if isinstance(descriptor, types.MemberDescriptorType) and not field.startswith("__"):
@@ -220,7 +221,7 @@ def _writable(descriptor: Any, obj: Any, value: Any) -> bool:
 def base_of(cls: Any) -> type | None:
     """The base written in C that makes objects of a class written in Python; None: the class is C itself, or no way
     is known to make its objects empty."""
-    if not cls.__flags__ & _HEAP_TYPE or cls.__flags__ & _IMMUTABLE_TYPE or hasattr(cls, "n_sequence_fields"):
+    if not cls.__flags__ & HEAP_TYPE or cls.__flags__ & _IMMUTABLE_TYPE or hasattr(cls, "n_sequence_fields"):
         return None if cls is not types.SimpleNamespace else cls
     base: Any = next((kind for kind in cls.__mro__ if kind in _BASES), None)
     if base is None or any("__del__" in owner.__dict__ for owner in cls.__mro__):

@@ -33,6 +33,7 @@ from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Ro
 from tracer_core.runtime import CompiledFunction
 from tracer_core.segments.capture import Captured
 from tracer_core.segments.emit import runtime_namespace
+from tracer_core.segments.generated import define
 from tracer_core.segments.segment import FrameLayout
 from tracer_core.segments.transition import Transition
 from tracer_core.segments.variants import Segment
@@ -189,11 +190,11 @@ def _load_entry(
     namespace = {**runtime_namespace(), "graph": _load_graph(entry, function)}
     for name, described in entry["constants"].items():
         namespace[name] = finder.find(described)
-    exec(compile(entry["text"], f"<tracer_core {entry['name']}, stored>", "exec"), namespace)
+    attempt = define("attempt", entry["text"], namespace, f"{entry['name']}, stored")
     if "check" in namespace:
         namespace["stamps"] = Stamps(namespace["check"], tuple(entry["roots"]))
     key = tuple(entry["key"]) if entry["start"] else finder.layouts(entry["key"])
-    return key, namespace["attempt"], entry["start"]
+    return key, attempt, entry["start"]
 
 
 def _load_graph(entry: dict[str, Any], function: CompiledFunction) -> Any:

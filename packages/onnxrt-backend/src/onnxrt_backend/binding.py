@@ -95,7 +95,6 @@ class OutputBuffer:
         self._result = result
         reads = {size.symbol: (size.input_index, size.dim) for size in spec.sizes}
         self._shape = [_size(size, reads) for size in result.shape]
-        self._stride = [_size(step, reads) for step in result.stride]
         self._buffer_dims = [
             _one if dim in result.zero_strides else self._shape[dim]
             for dim in (result.order or range(len(self._shape)))

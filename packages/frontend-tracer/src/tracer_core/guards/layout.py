@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+#: Flag of classes made while Python runs (Py_TPFLAGS_HEAPTYPE); other classes never change.
+HEAP_TYPE = 1 << 9
 TYPE = 8  # PyObject: ob_refcnt, ob_type
 DICT_SIZE, DICT_VERSION = 16, 24  # PyDictObject: PyObject_HEAD, ma_used, ma_version_tag
 LIST_SIZE, LIST_ITEMS = 16, 24  # PyListObject: PyObject_VAR_HEAD, ob_item

@@ -23,6 +23,7 @@ from tracer_core.guards.layout import (
     CELL_CONTENTS,
     DICT_SIZE,
     DICT_VERSION,
+    HEAP_TYPE,
     LIST_ITEMS,
     LIST_SIZE,
     TYPE,
@@ -34,7 +35,6 @@ from tracer_core.guards.layout import (
     word,
 )  # fmt: skip
 
-_HEAP_TYPE = 1 << 9
 _PLAIN_DICTS = (dict, collections.OrderedDict)
 _ABSENT: Any = object()
 
@@ -102,7 +102,7 @@ class Words:
         for namespace, keys in checked.dicts:
             self._dict(namespace, keys, volatile)
         for obj in checked.objects:
-            if type(obj).__flags__ & _HEAP_TYPE:  # nothing can change the type of another object
+            if type(obj).__flags__ & HEAP_TYPE:  # nothing can change the type of another object
                 self._watch(obj, TYPE)
         for cls in checked.classes:
             self._watch(cls, found.class_mro)

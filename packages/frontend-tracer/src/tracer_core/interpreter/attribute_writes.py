@@ -14,10 +14,10 @@ import torch
 from tracer_core import torch_private
 from tracer_core.effects import MISSING
 from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import class_making
 from tracer_core.interpreter.attributes import (
     ABSENT,
-    HEAP_TYPE,
     LOCAL_SET,
     Attributes,
     has_python,

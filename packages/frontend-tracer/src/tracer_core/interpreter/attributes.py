@@ -17,6 +17,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter.state import TraceState
 from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import is_constant
@@ -28,7 +29,6 @@ _NATIVE_GETTERS = (
     types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType,
 )  # fmt: skip
 _MODULE_GETATTR = torch.nn.Module.__getattr__
-HEAP_TYPE = 1 << 9
 _LOCAL_GET, LOCAL_SET = (vars(threading.local)[f"__{name}__"] for name in ("getattribute", "setattr"))
 _ARRAY_VIEWS = frozenset({"T", "mT", "real", "imag", "flat", "base", "data"})
 #: Attributes that type computes from the class's own entries.

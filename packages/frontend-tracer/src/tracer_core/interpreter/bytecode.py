@@ -15,7 +15,6 @@ _EXTENDED, _CACHE = dis.opmap["EXTENDED_ARG"], 0
 _CACHES: tuple[int, ...] = tuple(dis._inline_cache_entries)  # type: ignore[attr-defined]
 _RELATIVE, _ABSOLUTE = frozenset(dis.hasjrel), frozenset(dis.hasjabs)
 _BACKWARD = frozenset(code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name)
-HAS_TARGET = _RELATIVE | _ABSOLUTE
 
 
 class Instruction(NamedTuple):

@@ -18,6 +18,7 @@ import torch
 
 from tracer_core import markers, torch_private
 from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import instances, objects, overloads
 from tracer_core.interpreter.attributes import ABSENT, has_python
 from tracer_core.interpreter.binding import bind
@@ -129,7 +130,7 @@ class Calls(Items):
                 return function(*args, **kwargs)
             receiver = self._method_part(function, "__self__")
             return self.prepare(self._method_part(function, "__func__"), [receiver, *args], kwargs)
-        if kind.__flags__ & (1 << 9) and _answers_any_name(kind):
+        if kind.__flags__ & HEAP_TYPE and _answers_any_name(kind):
             if issubclass(kind, type):
                 return instances.instantiate(self, function, args, kwargs)
             handler = CALLED_TYPES.get(kind)  # looking for marks would ask the program's code
@@ -352,7 +353,7 @@ class Calls(Items):
         for value in asked:
             if value is args[0] and isinstance(value, (list, tuple, collections.deque)):
                 continue  # the receiver of one of these types' own methods
-            if type(value).__flags__ & (1 << 9) and not isinstance(value, (type, enum.Enum, torch.nn.Module)):
+            if type(value).__flags__ & HEAP_TYPE and not isinstance(value, (type, enum.Enum, torch.nn.Module)):
                 for name in _ASKED_BY_C:
                     if self.python_method(value, name):
                         self.break_graph(

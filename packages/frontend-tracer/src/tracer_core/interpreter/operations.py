@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import objects, overloads
 from tracer_core.interpreter.attribute_writes import AttributeWrites
 from tracer_core.interpreter.attributes import ABSENT, has_python
@@ -69,7 +70,7 @@ class Operations(AttributeWrites):
     def python_method(self, obj: Any, name: str) -> Any:
         """A special method of the object's class if it is user code, else None."""
         cls = type(obj)
-        if not cls.__flags__ & (1 << 9) or self._is_tensor_like(obj):
+        if not cls.__flags__ & HEAP_TYPE or self._is_tensor_like(obj):
             return None
         found = self.special(cls, name)
         if has_python(found):
@@ -81,7 +82,7 @@ class Operations(AttributeWrites):
     def lacks(self, value: Any, *names: str) -> bool:
         """Whether no class of a value has these special methods: C code that looks for them finds none."""
         cls = type(value)
-        if not cls.__flags__ & (1 << 9):
+        if not cls.__flags__ & HEAP_TYPE:
             return False
         return all(
             (found := self.special(cls, name)) is ABSENT or found is object.__dict__.get(name, ABSENT)
@@ -113,7 +114,7 @@ class Operations(AttributeWrites):
         cls = type(value)
         if isinstance(value, (*ARRAY, *DTYPE)) and self.is_fresh(value):
             return  # made here, of plain data
-        if cls.__flags__ & (1 << 9) or cls.__module__ not in (
+        if cls.__flags__ & HEAP_TYPE or cls.__module__ not in (
             "builtins",
             "types",
             "functools",
@@ -184,7 +185,7 @@ class Operations(AttributeWrites):
         if symbol_is_text_formatting(name, left, right):
             return []
         if reflected[0] is not None and issubclass(type(right), type(left)):
-            own = self.special(type(left), f"__r{name}__") if type(left).__flags__ & (1 << 9) else None
+            own = self.special(type(left), f"__r{name}__") if type(left).__flags__ & HEAP_TYPE else None
             return [reflected, forward] if own is not reflected[0] else [forward, reflected]
         if forward[0] is None and reflected[0] is not None:
             if self._native_handles(name, left, right) or self._values_handle(name, left, right):

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-_HEAP_TYPE = 1 << 9
+from tracer_core.guards.layout import HEAP_TYPE
 
 
 def acts_as_tensor(value: Any) -> bool:
     cls = type(value)
     return bool(
-        cls.__flags__ & _HEAP_TYPE
+        cls.__flags__ & HEAP_TYPE
         and not issubclass(cls, (torch.Tensor, type, torch.nn.Module))
         and any("__torch_function__" in owner.__dict__ for owner in cls.__mro__)
     )
@@ -30,7 +30,7 @@ def any_acts_as_tensor(values: Any) -> bool:
         if kind is list or kind is tuple:
             if any(acts_as_tensor(item) for item in value):
                 return True
-        elif kind.__flags__ & _HEAP_TYPE and acts_as_tensor(value):
+        elif kind.__flags__ & HEAP_TYPE and acts_as_tensor(value):
             return True
     return False
 

@@ -7,10 +7,8 @@ changed has its old contents again when this returns or raises.
 
 from __future__ import annotations
 
-import linecache
 import operator
 import types
-import weakref
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +30,7 @@ from tracer_core.rebuild import CannotRebuild, Rebuilder
 from tracer_core.recorder.risks import risks_of
 from tracer_core.segments.breaks import BREAKS, Break, Restart
 from tracer_core.segments.emit import Variant, memory, runtime_namespace, settings_checks
+from tracer_core.segments.generated import define
 from tracer_core.segments.segment import flatten
 from tracer_core.segments.spare import Spare
 from tracer_core.segments.transition import Transition
@@ -407,9 +406,7 @@ class _Generator:
         settings = settings_checks(self.settings, variant.constants.text)
         text = variant.text(settings)
         namespace = {**runtime_namespace(), **variant.constants.namespace, "graph": runner}
-        filename = _remember_lines(self.name, text)
-        exec(compile(text, filename, "exec"), namespace)
-        weakref.finalize(namespace["attempt"], linecache.cache.pop, filename, None).atexit = False
+        attempt = define("attempt", text, namespace, self.name)
         if variant.object_lines:
             namespace["stamps"] = Stamps(namespace["check"], roots)
         failure = Failure(
@@ -419,7 +416,7 @@ class _Generator:
         if enabled("guards"):
             logger("guards").info("%s:\n%s", self.name, "\n".join(f"  {g}" for g in failure.texts()))
         return Captured(
-            namespace["attempt"], text, gm, tracer.recorder.op_count, record, tracer.shapes.shapes, self.name,
+            attempt, text, gm, tracer.recorder.op_count, record, tracer.shapes.shapes, self.name,
             variant.constants.namespace, runner, failure, self._portable(roots),
         )  # fmt: skip
 
@@ -436,16 +433,6 @@ class _Generator:
                 paths[name] = source
         functions = tuple(self.tracer.interpreted.values())
         return Portable(roots, paths, functions, tuple(self.tracer.provenance.constants))
-
-
-def _remember_lines(name: str, text: str) -> str:
-    """Shows the text in tracebacks; returns its file name, which is not in use."""
-    filename, number = f"<tracer_core {name}>", 1
-    while filename in linecache.cache:
-        number += 1
-        filename = f"<tracer_core {name}, {number}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    return filename
 
 
 def _draws(node: torch.fx.Node) -> bool:

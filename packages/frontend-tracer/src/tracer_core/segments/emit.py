@@ -129,7 +129,6 @@ class Variant:
         self.keys_read: dict[str, dict[str, None] | None] = {}
         self.roots: dict[int, None] = {}
         self._variables: dict[Source, str] = {}
-        self._objects: set[Source] = set()
 
     # -- fetching --
 
@@ -295,17 +294,8 @@ class Variant:
         kind = guard.kind
         if kind in (GuardKind.EQ, GuardKind.IS, GuardKind.SAME, GuardKind.NOT_SAME):
             return True
-        if kind is GuardKind.TYPE:
-            self.parts["objects"][value] = None
-            return True
-        if kind is GuardKind.MRO:
-            self.parts["classes"][value] = None
-            return True
-        if kind is GuardKind.TENSOR:
-            self.parts["tensors"][value] = None
-            return True
-        if kind is GuardKind.EMPTY:
-            self.parts["empties"][value] = None
+        if kind in _WATCHED:
+            self.parts[_WATCHED[kind]][value] = None
             return True
         if kind in (GuardKind.HAS_NOT, GuardKind.HAS):
             self._reads_key(value, guard.expected)
@@ -356,6 +346,15 @@ class Variant:
         lines += [f"    if not ({condition}): return MISS" for condition in self.late_conditions]
         lines += [f"    {line}" for line in self.body]
         return "\n".join(lines) + "\n"
+
+
+#: Kind of a guard -> the part of `Checked` that watches what it compares.
+_WATCHED = {
+    GuardKind.TYPE: "objects",
+    GuardKind.MRO: "classes",
+    GuardKind.TENSOR: "tensors",
+    GuardKind.EMPTY: "empties",
+}
 
 
 def _tuple_text(names: list[str]) -> str:

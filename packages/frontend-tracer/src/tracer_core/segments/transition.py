@@ -12,7 +12,6 @@ in place of values. It leaves what it has no row for to `RealMachine`, which has
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from tracer_core.interpreter.code import Code, decode
 from tracer_core.interpreter.frame import NULL, Frame
 from tracer_core.interpreter.opcodes.operators import SYMBOLS
 from tracer_core.interpreter.real import SAFE_ITERATORS, SCALARS, RealMachine
+from tracer_core.segments.generated import define
 from tracer_core.segments.segment import FrameLayout, flatten, frames_of
 
 if TYPE_CHECKING:
@@ -160,11 +160,8 @@ class _Writer:
         self.lines += ["def run(S):", f"    {', '.join(names)}, = S"]
         write(self, path)
         text = "\n".join(self.lines) + "\n"
-        filename = f"<tracer_core transition {self.layout.code.co_qualname}:{self.layout.ip} {id(self):x}>"
-        linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-        scope = dict(self.names)
-        exec(compile(text, filename, "exec"), scope)
-        return scope["run"]  # type: ignore[no-any-return]
+        title = f"transition {self.layout.code.co_qualname}:{self.layout.ip}"
+        return define("run", text, dict(self.names), title)
 
     # -- pieces of text --
 

@@ -43,7 +43,6 @@ COMMON_FLAGS = (
     "-w",
 )
 
-_VECTOR_BYTES = {"avx512": 64, "avx2": 32, "generic": 16}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +60,6 @@ class Toolchain:
     isa: str
     cpu: str
     openmp_library: str | None
-
-    @property
-    def vector_bytes(self) -> int:
-        """Width of a vector register."""
-        return _VECTOR_BYTES[self.isa]
 
     def fingerprint(self) -> str:
         """Text that differs whenever the same source could give another binary."""
