@@ -105,6 +105,8 @@ class Provenance:
         self._symbolic_dims = symbolic_dims
         #: Whether the trace asked a weak reference for its object.
         self.follows_weakrefs = False
+        #: Whether a number is computed from several sources.
+        self.combines = False
         self._number = number
         self._symbols: dict[Source, Any] = {}
 

@@ -26,7 +26,8 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "cell": (lambda b, k: f"{b}.__closure__[{k[0]}]", lambda b, k: k[1]),
     "contents": (lambda b, k: f"{b}.cell_contents", lambda b, k: b),
     "type": (lambda b, k: f"type({b})", lambda b, k: f"type({b})"),
-    "computed": (lambda b, k: k.replace("{b}", b), lambda b, k: k.replace("{b}", b)),
+    # key: an expression of {b}; or (expression, others), whose others are {1}, {2}, ... in it.
+    "computed": (lambda b, k: computed(b, k), lambda b, k: computed(b, k, named=True)),
     "called": (lambda b, k: f"{b}()", lambda b, k: f"{b}()"),
     "applied": (lambda b, k: f"C[{k[0]}]({b})", lambda b, k: f"{k[1]}({b})"),
     "nth_key": (lambda b, k: f"list(dict.keys({b}))[{k}]", lambda b, k: f"list({b})[{k}]"),
@@ -34,6 +35,15 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     # Below a subclass of a number or text: what it holds, as an object of Python's own type.
     "payload": (lambda b, k: f"payload({b})", lambda b, k: b),
 }
+
+
+def computed(base: str, key: Any, named: bool = False, fetch: Callable[[Any], str] | None = None) -> str:
+    """The text of a `computed` step. named: for people. fetch: text of another source (default: its path)."""
+    template, others = key if isinstance(key, tuple) else (key, ())
+    text: str = template.replace("{b}", base)
+    for i, other in enumerate(others, 1):
+        text = text.replace(f"{{{i}}}", fetch(other) if fetch else other.name if named else other.expression)
+    return text
 
 
 #: Types whose subclasses hold a value that never changes -> the method that gives it, whatever a subclass defines.

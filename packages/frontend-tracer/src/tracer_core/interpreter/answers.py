@@ -85,6 +85,7 @@ class TextPart:
 
 def text_part(tracer: Any, value: Any) -> Any:
     """`value` itself where C code may see it: text and numbers of Python's own types."""
+    value = tracer.concrete(value)
     return (
         value
         if type(value) in (str, int, float, bool, complex, bytes, type(None))

@@ -18,6 +18,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
+from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.interpreter.state import TraceState
 from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import is_constant
@@ -121,8 +122,8 @@ class Attributes(TraceState):
     # -- reading --
 
     def getattr(self, obj: Any, name: str) -> Any:
-        if id(obj) in self._numbers:
-            obj = self.concrete(obj)
+        if type(obj) in SYMBOLS and (id(obj) in self._numbers or hasattr(float, name) or hasattr(int, name)):
+            obj = self.concrete(obj)  # a method of numbers: as Python's own has it
         if isinstance(obj, torch.Tensor):
             return self._tensor_attribute(obj, name)
         if isinstance(obj, types.ModuleType):

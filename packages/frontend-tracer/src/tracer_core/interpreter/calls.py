@@ -58,6 +58,8 @@ _STORING = frozenset({"append", "appendleft", "clear", "popleft", "reverse"})
 _ASKED_BY_C = ("__index__", "__float__", "__int__", "__iter__", "__len__", "__bool__", "__str__", "__eq__", "__hash__",
                "__format__", "__getitem__", "__complex__", "__trunc__", "__contains__")  # fmt: skip
 _PRIMITIVES = (int, float, complex, str, bytes)
+
+
 class Calls(Items):
     """Calls of the tracer. outer_step: number of the instruction of the outermost chain being run."""
 

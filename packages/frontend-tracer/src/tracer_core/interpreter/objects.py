@@ -108,6 +108,7 @@ def order(tracer: Any, symbol: str, left: Any, right: Any) -> Any:
 
 def hash_of(tracer: Any, value: Any, inside: bool = False) -> int:
     """hash(value). inside: nobody sees the number, so it may be that of an object's address."""
+    value = tracer.concrete(value)
     method = tracer.python_method(value, "__hash__")
     if method is not None:
         return int(ask(tracer, method, value, "__hash__"))
@@ -223,6 +224,7 @@ def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
     """repr(value), the objects in containers included."""
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", "a tensor is turned into text")
+    value = tracer.concrete(value)
     method = tracer.python_method(value, "__repr__")
     if method is not None:
         return str(ask(tracer, method, value, "__repr__"))
@@ -312,6 +314,7 @@ def str_of(tracer: Any, value: Any) -> str:
     """str(value)"""
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", "a tensor is turned into text")
+    value = tracer.concrete(value)
     method = tracer.python_method(value, "__str__")
     if method is not None:
         return str(ask(tracer, method, value, "__str__"))

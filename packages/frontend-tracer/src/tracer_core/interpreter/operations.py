@@ -57,6 +57,8 @@ _WRAPPED = (
 _SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
+
+
 def _only_constants(container: Any) -> bool:
     parts = [*container.keys(), *container.values()] if isinstance(container, dict) else container
     return all(is_constant(p) or (isinstance(p, CONTAINERS) and _only_constants(p)) for p in parts)
@@ -141,11 +143,9 @@ class Operations(AttributeWrites):
         written, inplace = symbol, symbol.endswith("=")
         symbol = symbol.rstrip("=")
         name, native = _BINARY[symbol]
-        if self._numbers:
+        if self.symbolic:
             left, right = self.beside(left, right), self.beside(right, left)
-            if type(left) in SYMBOLS and not isinstance(right, torch.Tensor):
-                return self.operate(native, (left, right))
-            if type(right) in SYMBOLS and not isinstance(left, torch.Tensor):
+            if self.operates(left, right):
                 return self.operate(native, (left, right))
         if inplace:
             method = self.python_method(left, f"__i{name}__")
@@ -239,7 +239,7 @@ class Operations(AttributeWrites):
 
     def unary(self, symbol: str, value: Any) -> Any:
         name, native = _UNARY[symbol]
-        if id(value) in self._numbers:
+        if type(value) in SYMBOLS:
             return self.operate(native, (value,))
         method = self.python_method(value, name)
         if method is not None:
@@ -251,7 +251,7 @@ class Operations(AttributeWrites):
 
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
         name, reflected, native = _COMPARE[symbol]
-        if self._numbers:
+        if self.symbolic:
             left, right = self.beside(left, right), self.beside(right, left)
         order = [(left, name, right), (right, reflected, left)]
         if type(right) is not type(left) and issubclass(type(right), type(left)):

@@ -102,6 +102,7 @@ class Tracer(Names):
         super().__init__()
         self.provenance = Provenance(shapes.dims_of, self._number)
         self._numbers = {}
+        self.symbolic = shapes.symbolic
         self.effects = Effects(self.settle)
         self.fakes = Fakes(shapes.symbolic)
         self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)

@@ -18,9 +18,18 @@ import torch
 from tracer_core.natives import policy
 from tracer_core.natives.effects import unbound
 
+#: Functions of numbers that Python does again at run time, on what the numbers are then -> their text.
+COMPUTED_CALLS: dict[Any, str] = {
+    **{function: function.__name__ for function in (int, float, round, abs)},
+    **{getattr(math, name): f"math.{name}" for name in (
+        "sqrt", "exp", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "tanh", "atan", "pow", "floor",
+        "ceil", "trunc", "fabs", "copysign", "hypot", "degrees", "radians", "erf", "gcd", "isqrt",
+    )},
+}  # fmt: skip
 #: C functions whose handler passes a number on without looking at it.
 _PASSING: frozenset[Any] = frozenset(
-    {isinstance, int, float, max, min, sum, setattr, object.__setattr__, list.append, math.prod}
+    {isinstance, max, min, sum, divmod, pow, setattr, object.__setattr__, list.append, math.prod}
+    | COMPUTED_CALLS.keys()
     | {
         getattr(operator, name) for name in (
             "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "lt", "le", "eq", "ne", "gt", "ge",

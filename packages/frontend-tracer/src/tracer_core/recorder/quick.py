@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.recorder.rules import RULES
+from tracer_core.recorder.rules import RULES, symbolic_convolution_format
 
 SLOW: Any = object()
 
@@ -98,6 +98,8 @@ def run(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], slo
     """The operator's result, or SLOW. slow(): the result by FakeTensorMode."""
     if mode.in_kernel_invocation:
         return SLOW
+    if func is _aten.convolution.default and args[0]._has_symbolic_sizes_strides and not kwargs:
+        return _symbolic_convolution(mode, args)
     kind = _kinds.get(func)
     if kind is None:
         kind = _kinds[func] = _classify(func)
@@ -119,6 +121,18 @@ def run(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], slo
     if _writes_unseen(func, args) or torch.is_inference_mode_enabled():
         return SLOW
     return _first_time(mode, func, args, kwargs, slow, key, tensors)
+
+
+def _symbolic_convolution(mode: Any, args: tuple[Any, ...]) -> Any:
+    """FakeTensorMode asks which library computes it, which makes a guard on the batch size; that matters to nobody
+    where the result's memory format is the same whatever the size."""
+    chosen = symbolic_convolution_format(mode, *args)
+    if chosen is None:
+        return SLOW
+    device = args[0]._fake_device
+    with torch_private.KernelInvocation(mode):
+        result = _aten.convolution.default(*args).to(memory_format=chosen)
+    return torch_private.wrap_meta(mode, result, device)
 
 
 def _first_time(

@@ -8,6 +8,7 @@ had an effect; results that are input tensors are handed back as the real ones.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 from collections.abc import Callable
@@ -165,7 +166,7 @@ class Recorder:
         before = [writes(fake) for fake in given]
         sizes = [tuple(fake.shape) for fake in given] if "out" in kwargs else []
         try:
-            with self.fakes.mode:
+            with self.fakes.mode, self._kernels(func, given, fake_args, fake_kwargs):
                 result = func(*fake_args, **fake_kwargs)
         except self.values_needed as error:
             raise Break("data_dependent_value", f"{_name(func)}: {error}") from None
@@ -211,6 +212,20 @@ class Recorder:
         """The newest node says which storages its operator has written to."""
         node = next(node for node in reversed(self.graph.nodes) if node.target is not operator.getitem)
         node.meta["writes"] = [torch_private.storage_id(fake) for fake in changed]
+
+    def _kernels(self, func: Any, given: list[Any], args: Any, kwargs: Any) -> Any:
+        """With symbolic sizes: torch's Python kernels, where C++ ones want numbers. That of dropout gives a copy
+        where eager gives the tensor itself."""
+        if (
+            self.fakes.shape_env is not None
+            and "dropout" not in _name(func)
+            and (
+                any(fake._has_symbolic_sizes_strides for fake in given)
+                or any(isinstance(leaf, torch.SymInt) for leaf in pytree.arg_tree_leaves(*args, **kwargs))
+            )
+        ):
+            return torch_private.python_dispatcher()
+        return contextlib.nullcontext()
 
     def require_grad(self, fake: Any) -> None:
         """An intermediate becomes a leaf of autograd's graph: ``x.requires_grad = True``."""
@@ -326,8 +341,8 @@ class Recorder:
 
     def symbol(self, expr: Any) -> Any:
         """The node (or number) that computes a sympy expression over symbolic sizes."""
-        if expr.is_number:
-            return int(expr) if expr.is_integer else float(expr)
+        if not expr.free_symbols:
+            return bool(expr) if expr.is_Boolean else int(expr) if expr.is_integer else float(expr)
         found = self._symbols.get(expr)
         if found is not None:
             return found

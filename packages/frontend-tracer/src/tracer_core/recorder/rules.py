@@ -64,6 +64,60 @@ def convolution(*args: Any) -> Any:
     return torch.Tensor, ((torch.Size(shape), steps, value.dtype, value._fake_device),)
 
 
+def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | None:
+    """The memory format of a convolution whose input has symbolic sizes, where it is the same for small and large
+    ones; None where it may depend on them."""
+    value, weight, bias, *options = args
+    device, dims = value._fake_device, value.dim() - 2
+    parameters = [one for one in (weight, bias) if one is not None]
+    if dims != 2 or weight.dim() != 4 or any(one._fake_device != device for one in parameters):
+        return None
+    if any(one._has_symbolic_sizes_strides or one.dtype is not value.dtype for one in parameters):
+        return None
+    if any(
+        isinstance(number, torch.SymInt)
+        for option in options
+        if isinstance(option, (list, tuple))
+        for number in option
+    ):
+        return None
+    layout = _layout(value)
+    if layout is None:
+        return None
+    formats = set()
+    for batch, scale in ((None, 1), (2, 1), (16, 1), (None, 8)):
+        sizes = [
+            int(size)
+            if not isinstance(size, torch.SymInt)
+            else batch
+            if batch and dim == 0
+            else _hint(size) * scale
+            for dim, size in enumerate(value.shape)
+        ]
+        meta = _meta(sizes, value.dtype, layout)
+        given = torch_private.wrap_meta(mode, meta, device)
+        formats.add(torch_private.convolution_format(given, weight, bias, *options))
+    return formats.pop() if len(formats) == 1 else None
+
+
+def _layout(value: Any) -> torch.memory_format | None:
+    """Contiguous or channels last, if that is what a tensor with four dimensions is exactly."""
+    sizes, strides = list(map(_hint, value.shape)), tuple(map(_hint, value.stride()))
+    if min(sizes) < 1:
+        return None
+    formats = (torch.contiguous_format, torch.channels_last)
+    return next((one for one in formats if _meta(sizes, value.dtype, one).stride() == strides), None)
+
+
+def _meta(sizes: list[int], dtype: torch.dtype, layout: torch.memory_format) -> torch.Tensor:
+    with torch_private.no_python_dispatch():
+        return torch.empty(sizes, dtype=dtype, device="meta", memory_format=layout)
+
+
+def _hint(size: Any) -> int:
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
+
+
 RULES: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.native_batch_norm.default: batch_norm,
     torch.ops.aten.convolution.default: convolution,

@@ -242,9 +242,11 @@ class _Generator:
         if isinstance(value, torch.Tensor):
             node = recorder.node_of(value)
         else:
-            number = recorder.numbers.get(value.node.expr)
-            if number is not None:
-                return self.variant.use(number[0])
+            if not value.node.expr.free_symbols:
+                return repr(self.tracer.concrete(value))
+            origin = self.tracer.origin(value)
+            if origin is not None:
+                return self.variant.use(origin[1])
             node = recorder.symbol(value.node.expr)
             if not isinstance(node, torch.fx.Node):
                 return repr(node)

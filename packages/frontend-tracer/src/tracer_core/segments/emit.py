@@ -31,7 +31,7 @@ from tracer_core.rebuild import Rebuilder
 from tracer_core.segments.replay import NAMES, replay
 from tracer_core.segments.segment import MISS
 from tracer_core.segments.transition import GRAPH_RAISED, Suspended
-from tracer_core.source import Source, payload
+from tracer_core.source import Source, computed, payload
 
 #: Owners whose slots never change.
 _READ_ONLY = (types.CodeType, types.MethodType, partial, property, slice, range, staticmethod, classmethod)
@@ -147,9 +147,15 @@ class Variant:
         return not isinstance(value, DIRECT_ROOTS) and not end_is_seen(value)
 
     def is_late(self, source: Source) -> bool:
-        """Whether a source goes through a weak reference: it is fetched on every call, so that nothing holds it."""
-        step: Source | None = source if self.provenance.follows_weakrefs else None
+        """Whether a source goes through a weak reference: it is fetched on every call, so that nothing holds it; or
+        is computed from what is in different parts."""
+        looks = self.provenance.follows_weakrefs or self.provenance.combines
+        step: Source | None = source if looks else None
         while step is not None and step.base is not None:
+            if step.kind == "computed" and isinstance(step.key, tuple):
+                parts = (step.base, *step.key[1])
+                if len({self.is_object(part) for part in parts}) > 1 or any(map(self.is_late, parts)):
+                    return True
             if step.kind == "called" and isinstance(
                 self.provenance.value_at(step.base), weakref.ReferenceType
             ):
@@ -185,6 +191,8 @@ class Variant:
     def _fetch_text(self, source: Source, base: str) -> str:
         if source.kind == "applied":
             return f"{self.constants.text(self.provenance.constants[source.key[0]])}({base})"
+        if source.kind == "computed":
+            return computed(base, source.key, fetch=self.use if self.is_late(source) else self.fetch)
         return source.text(base)
 
     def use(self, source: Source) -> str:

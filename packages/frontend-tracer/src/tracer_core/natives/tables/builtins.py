@@ -123,6 +123,7 @@ _PLAIN = torch.empty(0)
 
 #: What a symbol is to the program.
 _SYMBOL_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+_SYMBOL_OF: dict[type, type] = {int: torch.SymInt, float: torch.SymFloat}
 
 
 @special(type)
@@ -246,10 +247,10 @@ def _number(kind: Any) -> Any:
         value = args[0]
         if isinstance(value, torch.Tensor):
             tracer.break_graph("data_dependent_value", f"{kind.__name__}() of a tensor")
-        if kind is int and isinstance(value, torch.SymInt):
+        if type(value) is _SYMBOL_OF.get(kind):
             return value
-        if kind is float and isinstance(value, torch.SymFloat):
-            return value
+        if type(value) in _SYMBOL_TYPES and len(args) == 1 and not kwargs:
+            return tracer.operate(kind, (value,)) if kind in _SYMBOL_OF else kind(tracer.concrete(value))
         for name in _NUMBER_METHODS[kind]:
             method = tracer.python_method(value, name)
             if method is not None:

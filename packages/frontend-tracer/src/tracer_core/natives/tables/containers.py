@@ -126,7 +126,12 @@ def _set_operation(method: Any) -> Any:
             tracer.check_key(rest[0], target)
             tracer.native_reads(target)
             return method(target, *rest)
-        rest = [other if is_slot or isinstance(other, sets) else tracer.spread(other) for other in rest]
+        rest = [
+            other
+            if is_slot or isinstance(other, sets)
+            else [tracer.concrete(item) for item in tracer.spread(other)]
+            for other in rest
+        ]
         tracer.native_reads(target, *rest)
         elements = [item for other in rest if isinstance(other, (*sets, list)) for item in other]
         objects.settle_keys(tracer, [*target, *elements])
@@ -180,6 +185,7 @@ def _append(add: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         target, value = args
         if isinstance(target, set):
+            value = tracer.concrete(value)
             tracer.check_key(value, args[0])
             _must_hash(value)
         tracer.before_append(target, [value])
@@ -195,6 +201,7 @@ for _add in (list.append, collections.deque.append, set.add):
 @special(dict.__setitem__, collections.OrderedDict.__setitem__)
 def store(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, key, value = args
+    key = tracer.concrete(key)
     tracer.check_key(key, target)
     _must_hash(key)
     tracer.before_store(target, key)
@@ -295,15 +302,16 @@ def pairs_of(tracer: Any, source: Any) -> dict[Any, Any]:
         if len(parts) != 2:
             length = f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required"
             raise ValueError(length)
-        tracer.check_key(parts[0], items)
-        items[parts[0]] = parts[1]
+        key = tracer.concrete(parts[0])
+        tracer.check_key(key, items)
+        items[key] = parts[1]
     return items
 
 
 @special(set.update)
 def set_update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, *rest = args
-    items = [item for iterable in rest for item in tracer.spread(iterable)]
+    items = [tracer.concrete(item) for iterable in rest for item in tracer.spread(iterable)]
     objects.settle_keys(tracer, [*target, *items])
     tracer.before_append(target, items)
     set.update(target, items)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tracer_core.interpreter import objects
+from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.natives import reading
 from tracer_core.natives.effects import PURE, declare, special
 
@@ -27,6 +28,8 @@ def _converting(function: Any, convert: Any) -> Any:
 
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         args = [convert(tracer, a) for a in args]
+        if any(isinstance(a, SYMBOLS) for a in args) and not kwargs:
+            return tracer.operate(function, tuple(args))
         if reading.read_values(tracer, *args, *kwargs.values()):
             return tracer.native(function, *args, **kwargs)
         return function(*args, **kwargs)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tracer_core.interpreter import objects
+from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.natives.effects import PURE, declare, special
 from tracer_core.provenance import is_constant
 
@@ -24,6 +25,8 @@ def _asks(name: str, function: Any) -> Any:
         method = tracer.python_method(args[0], name) if args else None
         if method is not None:
             return tracer.call_value(method, [*args, *kwargs.values()], {})
+        if args and isinstance(args[0], SYMBOLS) and not kwargs:
+            return tracer.operate(function, tuple(args))
         return _numeric(function)(tracer, args, kwargs)
 
     return handler
@@ -35,9 +38,9 @@ def _numeric(function: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if any(isinstance(a, torch.Tensor) for a in args):
             return tracer.native(function, *args, **kwargs)
-        plain = [tracer.payload(tracer.index(a)) for a in args]
+        plain = [tracer.payload(tracer.index(tracer.concrete(a))) for a in args]
         tracer.native_reads(*plain, *kwargs.values())
-        if not all(is_constant(a) or isinstance(a, (torch.SymInt, torch.SymFloat)) for a in plain):
+        if not all(map(is_constant, plain)):
             for value in plain:
                 if not isinstance(value, _NUMBERS) and type(value).__module__ not in (
                     "builtins",
@@ -61,6 +64,8 @@ for _function in (bin, hex, oct, chr):
 
 @special(divmod)
 def divmod_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 2 and tracer.symbolic and tracer.operates(*args):
+        return tracer.binary("//", *args), tracer.binary("%", *args)
     return _binary(tracer, "divmod", divmod, "divmod()", args)
 
 
