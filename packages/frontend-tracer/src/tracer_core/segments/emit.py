@@ -179,9 +179,10 @@ class Variant:
             self.check_late(f"({name} := reached(lambda: {text})) is not MISS")
         else:
             base = self.fetch(source.base) if source.base is not None else ""
+            text = self._fetch_text(source, base)
             name = f"v{len(self._variables)}"
             lines = self.object_lines if self.is_object(source) else self.direct_lines
-            lines.append(f"{name} = {self._fetch_text(source, base)}")
+            lines.append(f"{name} = {text}")
             if source.base is None and self.is_object(source):
                 self.roots[source.key[0]] = None
             self._note_read(source, base, name)
