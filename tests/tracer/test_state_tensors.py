@@ -107,14 +107,35 @@ METADATA = {
     "swap": lambda x, y: (lambda a, b: (setattr(x, "data", b), setattr(y, "data", a), x + 1))(x.data, y.data)[
         2
     ],
-    "grad": lambda x, y: (setattr(x, "grad", y), x.grad + 1)[1],
-    "no grad": lambda x, y: (setattr(x, "grad", None), x + 1)[1],
 }
 
 
 @pytest.mark.parametrize("name", METADATA)
 def test_metadata_of_an_argument(name):
     same(METADATA[name], (X, Y), (Y, X), kinds=("tensor_metadata_mutation",))
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, y: (setattr(x, "grad", y), x.grad + 1)[1],
+    lambda x, y: (setattr(x, "grad", None), x + 1)[1],
+    lambda x, y: (setattr(x, "grad", x * 2), x.grad.add_(1), x.grad)[2],
+    lambda x, y: (setattr(x, "grad", y), delattr(x, "grad"), x.grad)[2],
+    lambda x, y: (setattr(x, "grad", y), x.grad is y, setattr(y, "grad", x.grad + x), x.grad * 2)[1:],
+], ids=["set", "none", "computed", "deleted", "same object"])  # fmt: skip
+def test_gradient_of_an_argument_is_set(program):
+    same(program, (X, Y), (Y, X))
+
+
+@pytest.mark.parametrize("value", [torch.ones(3), torch.ones(4, dtype=torch.float64), torch.ones(4, dtype=torch.int64), 1.0])
+def test_gradient_that_does_not_fit(value):
+    def program(x, value):
+        try:
+            x.grad = value
+        except (RuntimeError, TypeError) as error:
+            return str(error)
+        return x + 1
+
+    same(program, (torch.ones(4), value), kinds=("tensor_metadata_mutation",))
 
 
 def turned(x):

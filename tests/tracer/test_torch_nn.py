@@ -586,10 +586,8 @@ def training(optimizer, **options):
     (torch.optim.AdamW, {"lr": 0.1, "foreach": True}), (torch.optim.RMSprop, {"lr": 0.1}), (torch.optim.Adagrad, {"lr": 0.1}),
 ])  # fmt: skip
 def test_training_step(optimizer, options):
-    """zero_grad, backward and step are breaks; the forward pass between them is a graph."""
-    seen = twin(training(optimizer, **options), (X,), (Y,), (X,), breaks=3, kinds=None)
-    assert len(seen.counter.graphs) >= 1
-    assert {kind for kind, _, _ in seen.counter.breaks} <= {"disabled", "autograd_in_graph", "native_python"}
+    """test_training_*.py have more."""
+    twin(training(optimizer, **options), (X,), (Y,), (X,), breaks=None if optimizer is not torch.optim.SGD else 0)
 
 
 def backward(x):
@@ -651,7 +649,12 @@ def made_inside(x):
     return layer(x)
 
 
-AUTOGRAD = [backward, differentiated, tensor_hook, clipped, retained, sgd_by_hand, saved_tensors, made_inside]
+AUTOGRAD = [differentiated, tensor_hook, clipped, retained, saved_tensors, made_inside]
+
+
+@pytest.mark.parametrize("function", [backward, sgd_by_hand])
+def test_backward_inside(function):
+    same(function, (X,), (Y,), graphs=1)
 
 
 @pytest.mark.parametrize("function", AUTOGRAD, ids=lambda f: f.__name__)

@@ -419,6 +419,7 @@ PLAIN = {
     ),
     "attribute of an intermediate": ((1, 0, ""), attribute_on_intermediate, (X,), (Y,)),
     "compressed sparse": ((1, 0, ""), lambda x: (x.relu().to_sparse_csr() @ x.T) * 2, (X,), (Y,)),
+    "no grad_fn": ((1, 0, ""), lambda x: ((x * 2).grad_fn is None, x * 2), (X,), (Y,)),
     "is_leaf": ((1, 0, ""), lambda x: (x.is_leaf, x * 2), (X,), (Y,)),
     "autograd of in-place": ((1, 0, ""), inplace_needed_by_autograd, (G,), (G,)),
 }
@@ -429,7 +430,7 @@ EXPLAINED = {
     "dimension out of range": ((1, 1, "operator_failed"), lambda x: (x * 2).sum(7), (X,), (Y,)),
     "view that does not fit": ((1, 1, "operator_failed"), lambda x: (x * 2).view(5), (X,), (Y,)),
     "leaf changed in place": ((0, 1, "operator_failed"), lambda x: x.add_(1), (G,), (G,)),
-    "grad_fn": ((2, 1, "autograd_in_graph"), lambda x: ((x * 2).grad_fn is None, x * 2), (X,), (Y,)),
+    "grad_fn": ((2, 1, "autograd_in_graph"), lambda x: ((x * 2).grad_fn is None, x * 2), (G,), (G,)),
     "_version": ((1, 1, "autograd_in_graph"), lambda x: (x._version, x * 2), (X,), (Y,)),
     ".data set": ((2, 1, "tensor_metadata_mutation"), data_set, (X,), (Y,)),
     "requires_grad_ of an input": (

@@ -26,12 +26,22 @@ class ClassAttribute:
     """Kind of a change: one attribute of a class."""
 
 
+class Gradient:
+    """Kind of a change: ``.grad`` of a tensor. The tensor keeps its own while the trace runs; an instance of this
+    class, the change's `where`, holds what the program would read (mutable)."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 @dataclass(slots=True, eq=False)
 class Change:
     """One object (or one attribute of it) was changed. Mutable.
 
     kind: its row in `SNAPSHOTTERS`. before: the saved contents; after: those at the end of the trace, set by
-    `look`. where: the descriptor of a Slot, the name of a ClassAttribute. whole: all of `before` is guarded, so
+    `look`. where: the descriptor of a Slot, the name of a ClassAttribute, a Gradient. whole: all of `before` is guarded, so
     the replay may be the difference; otherwise it is what the program did, which the log says: written and removed
     (keys of a dictionary, in the order a new dictionary would have them), added (to a list, deque or set).
     """
@@ -165,6 +175,7 @@ SNAPSHOTTERS: dict[type, Snapshotter] = {
     CellType: Snapshotter(_cell_contents, _restore_cell),
     Slot: Snapshotter(_slot_value, _restore_slot),
     ClassAttribute: Snapshotter(_class_value, _restore_class),
+    Gradient: Snapshotter(lambda _, held: held.value, lambda change: None),
 }
 
 
@@ -215,6 +226,18 @@ class Effects:
             change = Change(obj, kind, SNAPSHOTTERS[kind].save(obj, where), where)
             self.changes[id(obj), key] = change
         return change
+
+    def gradient(self, tensor: Any) -> Change | None:
+        """The change of a tensor's ``.grad``."""
+        return self.changes.get((id(tensor), Gradient))
+
+    def set_gradient(self, tensor: Any, value: Any) -> None:
+        """The program's ``tensor.grad = value``."""
+        change = self.changes.get((id(tensor), Gradient))
+        if change is None:
+            held = Gradient(None)
+            change = self.changes[id(tensor), Gradient] = Change(tensor, Gradient, None, held)
+        change.where.value = value
 
     def drop(self, change: Change) -> None:
         """Forgets a change whose mutation failed before it had an effect."""

@@ -103,8 +103,8 @@ class Provenance:
         self._read: dict[Source, Any] = {}
         self._guarded: set[tuple[int, Source, Any]] = set()
         self._symbolic_dims = symbolic_dims
-        #: Whether the trace asked a weak reference for its object.
-        self.follows_weakrefs = False
+        #: Whether the trace asked a weak reference for its object, or a tensor for its gradient.
+        self.follows_late = False
         #: Whether a number is computed from several sources.
         self.combines = False
         self._number = number

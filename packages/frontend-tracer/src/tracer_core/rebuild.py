@@ -152,8 +152,13 @@ class Rebuilder(ObjectRebuilder):
         if not attributes:
             return self._remember(obj, text)
         name = self._new(obj, text)
-        self._pending.append(lambda: self._set_attributes(name, attributes))
+        self._pending.append(lambda: self._set_tensor_attributes(name, attributes))
         return name
+
+    def _set_tensor_attributes(self, name: str, attributes: dict[str, Any]) -> None:
+        if "grad" in attributes:
+            self.lines.append(f"{name}.grad = {self._value(attributes['grad'])}")
+        self._set_attributes(name, {key: value for key, value in attributes.items() if key != "grad"})
 
     # -- containers --
 

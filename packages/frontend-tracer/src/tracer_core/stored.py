@@ -458,6 +458,7 @@ _STEPS: dict[str, Callable[[_Finder, Any, Any], Any]] = {
     "own_key": lambda f, base, key: dict.__getitem__(base, key),
     "own_item": lambda f, base, key: (list if key[0] == "list" else tuple).__getitem__(base, key[1]),
     "slot": lambda f, base, key: getattr(base, key),
+    "grad": lambda f, base, key: base.grad,
     "cell": lambda f, base, key: base.__closure__[key[0]],
     "contents": lambda f, base, key: base.cell_contents,
     "type": lambda f, base, key: type(base),

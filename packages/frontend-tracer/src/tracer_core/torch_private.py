@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
 import linecache
+import sys
 import traceback
+import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -449,8 +452,11 @@ def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple
 
 
 def before_tagging(function: Any) -> Any:
-    """What torch.compile, once it was used in the process, has put its own ``nn.Module.__init__`` around; None for any
-    other function. All that it adds is a note for torch's own tracer."""
+    """What torch.compile, once it was used in the process, has put functions of its own around: ``nn.Module.__init__``
+    and parts of optimizers. None for any other function. All that they add is for torch's own tracer."""
+    hidden = getattr(function, "_torchdynamo_orig_callable", None)
+    if (getattr(hidden, "__module__", None) or "").startswith("torch.optim."):
+        return hidden
     if function.__qualname__ != "install_generation_tagging_init.<locals>.patched_init":
         return None
     return dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))["init"].cell_contents
@@ -540,3 +546,35 @@ def leave_modes(fake_mode: Any, functions: int) -> None:
         fake_mode.__exit__(None, None, None)
     while torch._C._len_torch_function_stack() > functions:
         torch._C._pop_torch_function_stack()
+
+
+# --- autograd ---------------------------------------------------------------------------------------
+
+
+def gradient_node(tensor: torch.Tensor) -> Any:
+    """The node of autograd's graph where a backward of this tensor begins."""
+    if tensor.grad_fn is not None:
+        return tensor.grad_fn
+    with torch.enable_grad():
+        return tensor.view_as(tensor).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+
+
+def is_accumulator_held(leaves: Sequence[torch.Tensor]) -> bool:
+    """Whether Python code keeps a node that adds to a leaf's gradient: without keeping it nobody's hook stays on it.
+    (A live graph keeps the node too, with its Python object.)"""
+    nodes = [gradient_node(leaf) for leaf in leaves]
+    kept = [node for node in nodes if sys.getrefcount(node) > 3]
+    holders = (one for one in gc.get_referrers(*kept) if one is not kept and one is not nodes) if kept else ()
+    return any(not isinstance(one, types.FrameType) for one in holders)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements fill their memory without gaps, each once, in whatever order of dimensions."""
+    expected = 1
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if step != expected:
+            return False
+        expected *= size
+    return True

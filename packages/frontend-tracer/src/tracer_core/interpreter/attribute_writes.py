@@ -15,7 +15,7 @@ from tracer_core import torch_private
 from tracer_core.effects import MISSING
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
-from tracer_core.interpreter import class_making
+from tracer_core.interpreter import class_making, gradients
 from tracer_core.interpreter.attributes import (
     ABSENT,
     LOCAL_SET,
@@ -45,6 +45,9 @@ class AttributeWrites(Attributes):
     def _set_tensor_attribute(self, tensor: torch.Tensor, name: str, value: Any) -> None:
         if name == "requires_grad" and value is True and self.may_require_grad(tensor):
             self.recorder.require_grad(tensor)
+            return
+        if name == "grad":
+            gradients.write(self, tensor, value)
             return
         if self._static(torch.Tensor, name) is not ABSENT:
             self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is set")
@@ -157,6 +160,9 @@ class AttributeWrites(Attributes):
             self.generic_delattr(obj, name)
 
     def _delete_tensor_attribute(self, tensor: torch.Tensor, name: str) -> None:
+        if name == "grad":
+            gradients.write(self, tensor, None)
+            return
         if self._static(torch.Tensor, name) is not ABSENT:
             self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is deleted")
         if not torch_private.is_fake(tensor):

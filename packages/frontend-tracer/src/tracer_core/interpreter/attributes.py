@@ -18,6 +18,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
+from tracer_core.interpreter import gradients
 from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.interpreter.state import TraceState
 from tracer_core.numpy_types import ARRAY
@@ -316,7 +317,7 @@ class Attributes(TraceState):
         if name in _AUTOGRAD_STATE:
             return self._autograd_state(tensor, name)
         if name == "grad":
-            return self._grad(tensor)
+            return gradients.read(self, tensor)
         raw = self.special(torch.Tensor, name)
         if not self._is_data_descriptor(raw):
             fake = torch_private.is_fake(tensor)
@@ -345,15 +346,15 @@ class Attributes(TraceState):
         """Whether an input is a leaf is guarded; everything else changes from call to call."""
         source = self.provenance.source_of(tensor)
         steady = name == "is_leaf" or (name == "grad_fn" and tensor.grad_fn is None)
+        if source is None or self.recorder.fakes.real_was_written(tensor):
+            fake = self.recorder.as_fake(tensor)  # its graph is what the real one will be
+            if name == "is_leaf":
+                return fake.is_leaf
+            if name == "grad_fn" and fake.grad_fn is None:
+                return None
         if source is None or not steady or self.recorder.fakes.real_was_written(tensor):
             self.break_graph("autograd_in_graph", f"attribute {name!r} of a tensor is read")
         return self.provenance.read(getattr(tensor, name), self.provenance.sources.make(source, "slot", name))
-
-    def _grad(self, tensor: torch.Tensor) -> Any:
-        source = self.provenance.source_of(tensor)
-        if source is None:
-            self.break_graph("autograd_in_graph", "the gradient of an intermediate tensor is read")
-        return self.provenance.read(tensor.grad, self.provenance.sources.make(source, "slot", "grad"))
 
     def _module_attribute(self, module: types.ModuleType, name: str) -> Any:
         namespace = module.__dict__

@@ -49,7 +49,7 @@ _BREAK_PACKAGES: dict[str, str] = {
     "torch.multiprocessing": "native_python",
     "torch.profiler": "native_python",
     "torch.amp": "native_python",
-    "torch.optim": "native_python",
+    "torch.optim.lbfgs": "native_python",
     "torch._library": "native_python",
     "torch.library": "native_python",
     "numpy": "native_python",

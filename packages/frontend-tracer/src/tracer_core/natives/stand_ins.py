@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 
 def count(start: Any = 0, step: Any = 1) -> Iterator[Any]:
     """itertools.count of numbers that are no plain ints or floats"""
@@ -51,6 +53,16 @@ class GroupBy:
                 self.items = iter(())
                 return
             self.current_key = self.value if self.key is None else self.key(self.value)
+
+
+def use_grad_for_differentiable(step: Any, args: Any, kwargs: Any) -> Any:
+    """What torch.optim's _use_grad_for_differentiable puts around Optimizer.step"""
+    before = torch.is_grad_enabled()
+    try:
+        torch.set_grad_enabled(args[0].defaults["differentiable"])
+        return step(*args, **kwargs)
+    finally:
+        torch.set_grad_enabled(before)
 
 
 def cached_property_get(self: Any, instance: Any, owner: Any = None) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import re
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -150,6 +151,10 @@ class Recorder:
         """The node that made a fake or symbolic value; None if the value is no part of the graph."""
         return self._nodes.get(id(value))
 
+    def known(self) -> frozenset[int]:
+        """ids of the fakes that are in the graph."""
+        return frozenset(self._nodes)
+
     # -- recording --
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -159,6 +164,10 @@ class Recorder:
         refused = refusal(func, args, kwargs)
         if refused is not None:
             raise Break(*refused)
+        return self.run(func, args, kwargs)
+
+    def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`call` for a function that is known to be captured."""
         if self.numbers and self.concrete is not None:
             args, kwargs = pytree.tree_map(self.concrete, (args, kwargs))
         given: list[Any] = []
@@ -194,6 +203,8 @@ class Recorder:
         if func is torch._native_multi_head_attention:
             result = _without_weights(result, args, kwargs)
         unseen = unseen_writes(func, fake_args, fake_kwargs)
+        if not written and _writes_unseen(func):
+            unseen, written = given, True
         for fake in unseen:
             self.fakes.note_write(fake)
         result = self._record(func, fake_args, fake_kwargs, result, written)
@@ -428,6 +439,15 @@ class _Mode(TorchFunctionMode):
 
 #: Functions that return nothing but must stay in the graph.
 _EFFECT_ONLY = frozenset({"_assert", "_assert_async", "_check"})
+
+
+def _writes_unseen(func: Any) -> bool:
+    """Whether a function that counted no write says by its name or schema that it writes."""
+    if isinstance(func, torch._ops.OpOverload):
+        return func._schema.is_mutable
+    name = getattr(func, "__name__", "")
+    plain = isinstance(func, (types.BuiltinFunctionType, torch._ops.OpOverloadPacket))
+    return plain and name.endswith("_") and not name.endswith("__")
 
 
 def _first(graph: torch.fx.Graph) -> torch.fx.Node:

@@ -71,8 +71,9 @@ BREAKS: dict[str, BreakDoc] = {
         "change it outside the compiled function",
     ),
     "autograd_in_graph": BreakDoc(
-        ".backward(), torch.autograd.grad and hooks on tensors are not captured yet",
-        "call them outside the compiled function",
+        "a backward cannot be captured here: its graph reaches out of the segment, hooks wait for its gradients, or the "
+        "program asks for autograd's own records (grad_fn, _version, hooks on tensors)",
+        "compute the loss and call backward() in one compiled function, without a graph break between them",
     ),
     "higher_order": BreakDoc(
         "a function given to autograd.Function, checkpoint, torch.func or torch.cond breaks the graph, or changes "

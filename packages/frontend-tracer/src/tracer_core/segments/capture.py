@@ -18,6 +18,7 @@ import torch
 from tracer_core import dispatch, events, torch_private
 from tracer_core.bridges import TorchStyle
 from tracer_core.captured import CapturedGraph
+from tracer_core.effects import Gradient
 from tracer_core.guards.failure import Failure
 from tracer_core.guards.guard import Guard, GuardKind
 from tracer_core.guards.stamp import Stamps
@@ -383,7 +384,16 @@ class _Generator:
     def _distinct_guards(self) -> None:
         """An object that was changed must not be another one that was read: its change was not seen there."""
         provenance = self.tracer.provenance
-        for change in self.tracer.effects.changes.values():
+        changes = list(self.tracer.effects.changes.values())
+        if any(change.kind is Gradient for change in changes):
+            # One check for all of them: a model has hundreds of parameters.
+            self.variant.check_distinct(
+                [source for source, tensor in provenance.tensors.items()
+                 if tensor.requires_grad and provenance.source_of(tensor) is source]
+            )  # fmt: skip
+        for change in changes:
+            if change.kind is Gradient:
+                continue
             source: Any = provenance.source_of(change.obj)
             is_namespace = source.kind == "dict" and source.base is not None
             holder = provenance.value_at(source.base) if is_namespace else change.obj

@@ -53,6 +53,11 @@ def memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
+def are_distinct(objects: Sequence[Any]) -> bool:
+    """Whether no object occurs twice."""
+    return len(set(map(id, objects))) == len(objects)
+
+
 def unbound_cell(cell: Any) -> bool:
     """Whether a closure cell is empty."""
     try:
@@ -147,11 +152,13 @@ class Variant:
         return not isinstance(value, DIRECT_ROOTS) and not end_is_seen(value)
 
     def is_late(self, source: Source) -> bool:
-        """Whether a source goes through a weak reference: it is fetched on every call, so that nothing holds it; or
-        is computed from what is in different parts."""
-        looks = self.provenance.follows_weakrefs or self.provenance.combines
+        """Whether a source goes through a weak reference or a gradient: it is fetched on every call, so that
+        nothing holds it; or is computed from what is in different parts."""
+        looks = self.provenance.follows_late or self.provenance.combines
         step: Source | None = source if looks else None
         while step is not None and step.base is not None:
+            if step.kind == "grad":
+                return True
             if step.kind == "computed" and isinstance(step.key, tuple):
                 parts = (step.base, *step.key[1])
                 if len({self.is_object(part) for part in parts}) > 1 or any(map(self.is_late, parts)):
@@ -176,7 +183,10 @@ class Variant:
             assert source.base is not None
             text = self._fetch_text(source, self.use(source.base))
             name = f"v{len(self._variables)}"
-            self.check_late(f"({name} := reached(lambda: {text})) is not MISS")
+            if source.kind == "grad":
+                self.check_late(f"[{name} := {text}]", "True")  # there is always one, if only None
+            else:
+                self.check_late(f"({name} := reached(lambda: {text})) is not MISS")
         else:
             base = self.fetch(source.base) if source.base is not None else ""
             text = self._fetch_text(source, base)
@@ -241,6 +251,18 @@ class Variant:
             self.check_late(f"P.isdisjoint(({texts},))", f"set({each}).isdisjoint(({texts},))")
             if len(others) > 1:
                 self.check_late(f"alias_groups(({texts},)) == {alias_groups(others)!r}")
+
+    def check_distinct(self, sources: list[Source]) -> None:
+        """No two of these sources lead to one object."""
+        if len(sources) < 2:
+            return
+        stamped = all(self.is_object(source) for source in sources)
+        names = ", ".join(self.fetch(source) if stamped else self.use(source) for source in sources)
+        if stamped:
+            self.object_lines.append(f"if not are_distinct(({names})): return None")
+            self.explained.append(f"are_distinct(({names}))")
+        else:
+            self.check_late(f"are_distinct(({names}))")
 
     def _note_read(self, source: Source, base: str, name: str) -> None:
         """What a stamp must watch so that this read would give the same again."""
@@ -395,6 +417,7 @@ def runtime_namespace() -> dict[str, Any]:
         "TracerError": TracerError,
         "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
         "reached": reached, "same_objects": same_objects, "tensor_is": tensor_is, "alias_groups": alias_groups, "memory": memory,
+        "are_distinct": are_distinct,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled, "default_dtype": torch.get_default_dtype,
         "function_modes": torch._C._len_torch_function_stack, "dispatch_modes": torch._C._len_torch_dispatch_stack,

@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tracer_core.effects import MISSING, Change, ClassAttribute, Slot
+from tracer_core.effects import MISSING, Change, ClassAttribute, Gradient, Slot
 from tracer_core.rebuild import Rebuilder
 from tracer_core.remake import own
 
@@ -148,6 +148,10 @@ def _replay_class(target: str, change: Change, r: Rebuilder, constant: Callable[
     return [f"class_set({target}, {change.where!r}, {r.value(change.after)})"]
 
 
+def _replay_gradient(target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]) -> list[str]:
+    return [f"{target}.grad = {r.value(change.after)}"]
+
+
 _REPLAY: dict[type, Callable[..., list[str]]] = {
     _ORDERED: _replay_ordered,
     dict: _replay_dict,
@@ -159,4 +163,5 @@ _REPLAY: dict[type, Callable[..., list[str]]] = {
     types.CellType: _replay_cell,
     Slot: _replay_slot,
     ClassAttribute: _replay_class,
+    Gradient: _replay_gradient,
 }

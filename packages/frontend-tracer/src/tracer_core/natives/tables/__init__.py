@@ -3,6 +3,7 @@
 from tracer_core.natives.tables import (
     arrays,
     attributes,
+    autograd,
     builtins,
     classes,
     construction,
@@ -18,6 +19,7 @@ from tracer_core.natives.tables import (
     numbers,
     objects,
     operators,
+    optimizers,
     ordered,
     outside,
     torch_functions,
@@ -25,7 +27,7 @@ from tracer_core.natives.tables import (
 )
 
 __all__ = [
-    "arrays", "attributes", "builtins", "classes", "construction", "containers", "copying", "descriptors",
+    "arrays", "attributes", "autograd", "builtins", "classes", "construction", "containers", "copying", "descriptors",
     "distributed", "functional", "higher_order", "iteration", "iterators", "libraries", "numbers", "objects", "operators",
-    "ordered", "outside", "torch_functions", "torch_settings",
+    "optimizers", "ordered", "outside", "torch_functions", "torch_settings",
 ]  # fmt: skip

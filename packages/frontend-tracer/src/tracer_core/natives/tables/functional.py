@@ -70,7 +70,7 @@ def _call_weakref(tracer: Any, reference: Any, args: list[Any], kwargs: dict[str
     source = tracer.provenance.source_of(reference)
     if source is None:
         return value
-    tracer.provenance.follows_weakrefs = True
+    tracer.provenance.follows_late = True
     return tracer.provenance.read(value, tracer.provenance.sources.make(source, "called"))
 
 

@@ -66,8 +66,10 @@ def mode_count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
 
 @special(torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling)
 def is_compiling(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    """What libraries ask to choose code that a tracer follows."""
-    return True
+    """What libraries ask to choose code that a tracer follows; an optimizer's other code has other results."""
+    asker = tracer.frames[-1]
+    optimizer = asker.globals.get("__name__", "").startswith("torch.optim.")
+    return not optimizer or asker.code.raw.co_name == "_accelerator_graph_capture_health_check"
 
 
 @special(torch.jit.is_scripting, torch.compiler.is_exporting)

@@ -1,0 +1,70 @@
+"""Differentiation: ``.backward()`` and ``torch.autograd.grad`` become nodes of the graph.
+
+In: a call. Out: what it returns; see `interpreter/gradients`. What always holds: where a backward cannot be captured,
+the graph breaks before the call, with nothing of it in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core.interpreter import gradients
+from tracer_core.natives.effects import special
+from tracer_core.segments.breaks import Break, Restart
+
+
+def _whole(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a handler for functions. Where it ends in a break, the trace is done again up to the call: what it
+    recorded until then must not be part of the graph."""
+
+    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+            try:
+                return handler(tracer, *args, **kwargs)
+            except Break as error:
+                raise Restart(tracer.outer_step, error.kind, error.reason) from None
+
+        special(*functions)(call)
+        return handler
+
+    return register
+
+
+@_whole(torch.Tensor.backward)
+def tensor_backward(
+    tracer: Any, tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: Any = False, inputs: Any = None
+) -> None:
+    autograd_backward(tracer, tensor, gradient, retain_graph, create_graph, None, inputs)
+
+
+@_whole(torch.autograd.backward)
+def autograd_backward(
+    tracer: Any,
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    if grad_variables is not None:
+        tracer.break_graph("autograd_in_graph", "backward(grad_variables=)")
+    outputs = [tensors] if isinstance(tensors, torch.Tensor) else tracer.spread(tensors)
+    if grad_tensors is None:
+        given = [None] * len(outputs)
+    else:
+        given = [grad_tensors] if isinstance(grad_tensors, torch.Tensor) else tracer.spread(grad_tensors)
+    if inputs is not None:
+        values = inputs.values() if type(inputs) is dict else inputs
+        inputs = [inputs] if isinstance(inputs, torch.Tensor) else tracer.spread(values)
+    tensors_given = all(isinstance(one, torch.Tensor) for one in outputs)
+    if not (outputs and tensors_given and len(given) == len(outputs)) or inputs == []:
+        tracer.break_graph("autograd_in_graph", "backward() of these arguments")
+    if not all(type(option) in (bool, type(None)) for option in (retain_graph, create_graph)):
+        tracer.break_graph("autograd_in_graph", "backward() with options that are no booleans")
+    create = bool(create_graph)
+    keep = create if retain_graph is None else retain_graph
+    gradients.backward(tracer, outputs, given, keep, create, inputs)

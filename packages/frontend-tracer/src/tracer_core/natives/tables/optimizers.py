@@ -1,0 +1,55 @@
+"""Optimizers of torch.optim, which are followed like the program's own code.
+
+In: calls of what their methods are wrapped in, and of the C functions that they use. Out: what eager gives. What always
+holds: an optimizer is told that nothing compiles it, so that it does its arithmetic as it does in eager.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim import optimizer as optimizers
+
+from tracer_core.natives import stand_ins
+from tracer_core.natives.effects import CALLED_CODES, special
+
+
+def _hidden_method(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """What torch hides from its own tracer: methods of optimizers are followed all the same."""
+    inner = _free(function, "fn")
+    if not inner.__module__.startswith("torch.optim."):
+        tracer.break_graph("disabled", f"torch hides {inner.__qualname__} from tracers")
+    return tracer.prepare(inner, args, kwargs)
+
+
+def _use_grad(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Optimizer.step in the grad mode that the optimizer wants, without torch's own graph breaks around it."""
+    if type(args[0]) is not torch.optim.SGD:
+        tracer.break_graph("native_python", f"{type(args[0]).__name__}.step()")
+    return tracer.prepare(stand_ins.use_grad_for_differentiable, [_free(function, "func"), args, kwargs], {})
+
+
+def _free(function: Any, name: str) -> Any:
+    """What a closure holds under a name."""
+    return dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))[name].cell_contents
+
+
+@special(torch._C._group_tensors_by_device_and_dtype)
+def group_tensors(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    lists = [tracer.spread(one) for one in tracer.spread(args[0] if args else kwargs["tensorlistlist"])]
+    with_indices = args[1] if len(args) > 1 else kwargs.get("with_indices", False)
+    groups: dict[Any, Any] = {}
+    for index, first in enumerate(lists[0] if lists else []):
+        key = first.device, first.dtype
+        parts, indices = groups.setdefault(key, ([[] for _ in lists], []))
+        for part, one in zip(parts, lists, strict=True):
+            if one:
+                part.append(one[index])
+        if with_indices:
+            indices.append(index)
+    return groups
+
+
+CALLED_CODES[torch.optim.Optimizer.zero_grad.__code__] = _hidden_method
+CALLED_CODES[optimizers._use_grad_for_differentiable(lambda: None).__code__] = _use_grad
