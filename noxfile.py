@@ -32,7 +32,7 @@ TORCH = "torch==2.13.0"
 #: For building: the packages are built with what is installed, without downloading it for each.
 BUILD = ("setuptools==84.2.1", "wheel")
 
-CORE = ("pluggy>=1.5,<2", "sympy>=1.13", "numpy==2.4.6")
+CORE = ("pluggy>=1.5,<2", "sympy>=1.13", "networkx>=2.5.1", "numpy==2.4.6")
 
 #: The libraries whose models the tests and the demo compile.
 MODELS = ("transformers==5.23.0", "scipy==1.17.1")

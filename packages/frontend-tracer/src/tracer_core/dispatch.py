@@ -12,14 +12,14 @@ logged; such a runner carries its `Fallback`. Errors of a backend are BackendErr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
-from tracer_core.aten.lower import Lowered, lower
+from tracer_core.aten.lower import Lowered, Request, lower
 from tracer_core.aten.outputs import OutputPlan, output_requires_grad
 from tracer_core.aten.static import PerSize, has_symbols
 from tracer_core.aten.support import backend_runner
@@ -29,7 +29,7 @@ from tracer_core.eager_backend import compile_eager
 from tracer_core.errors import BackendError
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig
-from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Role, Runner, Training
+from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Phase, Role, Runner, Training
 from tracer_core.result_check import checked
 from tracer_core.stages import debug_folder, stage, wants_text
 from tracer_core.validation import build_config
@@ -86,25 +86,46 @@ def compile_graph(captured: CapturedGraph, config: CompileConfig) -> Runner:
     backend = config.backend
     if isinstance(backend.compile, TorchStyle):
         return _torch_style(captured, config, backend.compile)
-    if captured.needs_grad and (backend.ir != "torch" or backend.training is Training.INFERENCE_ONLY):
-        return _fall_back(captured, config, "training", TRAINING_REASON)
+    if captured.needs_grad and backend.training is Training.INFERENCE_ONLY:
+        reason = f"{backend.name} is for inference only: the call runs the captured graph under eager autograd"
+        return _fall_back(captured, config, "training", reason)
     if has_symbols(captured.gm) and backend.shapes == "static":
         return PerSize(captured, lambda fixed: compile_graph(fixed, config))
     if backend.ir == "torch":
         return _compile_lowered(captured, config, _lowered(captured, config))
+    build = _trained if captured.needs_grad else _inferred
     try:
-        lowered = _lowered(captured, config)
+        return build(captured, config)
     except LoweringUnsupported as error:
         return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
     except torch_private.fake_failures() as error:
         reason = f"the captured graph runs eagerly: {type(error).__name__}: {error}"
         return _fall_back(captured, config, "lowering", reason)
+
+
+def _inferred(captured: CapturedGraph, config: CompileConfig) -> Runner:
+    """A runner whose outputs need no gradients."""
+    lowered = _lowered(captured, config)
     return _without_ambient_modes(captured, _compile_lowered(captured, config, lowered))
 
 
-TRAINING_REASON = (
-    "training capture is not built yet, so the call runs the captured graph under eager autograd"
-)
+def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:
+    """A runner whose backward is the backend's too; the backward is compiled when it first runs."""
+    from tracer_core.aten import training  # heavy: only training pays for it
+
+    with stage("lower", graph=captured.name, suffix=".py") as record:
+        request = Request(config.backend, config.options, config.mode, captured.name, Phase.FORWARD)
+        graphs = training.lower_training(captured, request)
+        if wants_text():
+            record.text = "\n".join(
+                one.graph.print_readable(print_output=False) for one in (graphs.forward, graphs.backward)
+            )
+    run_forward = _without_ambient_modes(captured, _compile_lowered(captured, config, graphs.forward))
+    backward = replace(captured, name=graphs.backward.spec.name, phase=Phase.BACKWARD)
+    run_backward = training.LazyRunner(lambda: _compile_lowered(backward, config, graphs.backward))
+    return _marked_as(
+        training.training_runner(captured, graphs, run_forward, run_backward), fallback_of(run_forward)
+    )
 
 
 def compile_torch_graph(
@@ -154,7 +175,7 @@ def _compile_lowered(captured: CapturedGraph, config: CompileConfig, lowered: Lo
             config.backend, captured.name, lambda: backend_runner(config.backend, lowered)
         )
     # The program's own operators give what eager gives, also where fakes of this torch say something else.
-    own = config.backend.compile is compile_eager
+    own = lowered.ir == "torch" and config.backend.compile is compile_eager
     result = lowered.finish(runner if own else checked(runner, lowered.spec))
     if lowered.ir != "torch" and not refused:
         result.tracer_parts = Parts(runner, lowered.plan, lowered.spec)  # type: ignore[attr-defined]
@@ -206,6 +227,10 @@ def _fall_back(captured: CapturedGraph, config: CompileConfig, kind: str, reason
     return _marked(run_captured, fallback)
 
 
+def _marked_as(runner: Runner, fallback: Fallback | None) -> Runner:
+    return runner if fallback is None else _marked(runner, fallback)
+
+
 def _marked(runner: Runner, fallback: Fallback) -> Runner:
     runner.tracer_fallback = fallback  # type: ignore[attr-defined]
     return runner
@@ -217,7 +242,8 @@ def _without_ambient_modes(captured: CapturedGraph, runner: Runner) -> Runner:
     are switched off around it. Both are guarded by the tracer, so they are known here."""
     contexts: list[Callable[[], Any]] = []
     tensors = [value for value in captured.real_inputs if isinstance(value, torch.Tensor)]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+    on = torch.is_grad_enabled() and not captured.needs_grad  # autograd's own forward has it off
+    if on and any(tensor.requires_grad for tensor in tensors):
         contexts.append(torch.no_grad)
     contexts += [
         lambda device=device: torch.autocast(device, enabled=False)  # type: ignore[misc]
@@ -235,4 +261,4 @@ def _inside(context: Callable[[], Any], runner: Runner) -> Runner:
             return runner(inputs)
 
     fallback = fallback_of(runner)
-    return _marked(run, fallback) if fallback else run
+    return _marked_as(run, fallback)

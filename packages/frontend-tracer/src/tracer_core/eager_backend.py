@@ -29,6 +29,18 @@ def compile_eager(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     return run
 
 
+#: Shows what lowering and training capture alone cost, and tells a wrong lowering from a wrong backend.
+ATEN_EAGER = Backend(
+    name="aten_eager",
+    compile=compile_eager,
+    description="the graph lowered to ATen, with forward and backward graphs, run by PyTorch's own operators",
+    ir="aten",
+    training=Training.FORWARD_BACKWARD,
+    modes={"default": "runs the lowered graph"},
+    shapes="symbolic",
+    devices=DEVICES,
+)
+
 EAGER = Backend(
     name="eager",
     compile=compile_eager,

@@ -68,6 +68,14 @@ def plain_checkpoint() -> Any:
     return getattr(checkpoint, "__wrapped__", checkpoint)
 
 
+def fake_like(value: Any) -> Any:
+    """A new fake with the sizes, strides, dtype and device of another; no recording mode sees it."""
+    mode = value.fake_mode
+    with no_python_dispatch(), torch.no_grad():
+        meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    return _fake_class()(mode, meta, value.device)
+
+
 def fake_mode_of(value: Any) -> Any:
     """The FakeTensorMode that a FakeTensor belongs to."""
     return value.fake_mode
@@ -123,6 +131,14 @@ def functionalization() -> Iterator[None]:
         yield
     finally:
         torch._disable_functionalization()
+
+
+@contextlib.contextmanager
+def functionalization_off() -> Iterator[None]:
+    """Inside, tensors are not wrapped, whether or not they are outside."""
+    key = torch._C.DispatchKey.Functionalize
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
+        yield
 
 
 def functional(tensor: torch.Tensor) -> torch.Tensor:
@@ -196,6 +212,29 @@ def settings_restored() -> Iterator[None]:
         yield
     finally:
         settings.restore(before)
+
+
+@contextlib.contextmanager
+def autocast_off() -> Iterator[None]:
+    """Inside, no operator casts by autocast."""
+    with contextlib.ExitStack() as stack:
+        for device in settings.AUTOCAST_DEVICES:
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextlib.contextmanager
+def grad_mode_without_graph() -> Iterator[None]:
+    """Inside, kernels that ask for the grad mode find it on, but nothing is recorded for autograd."""
+    with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
+        yield
+
+
+def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """``function.apply`` without its care for torch.func's transforms, which no captured graph runs under."""
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return apply
 
 
 # --- capture (tracer) -------------------------------------------------------------------------------
@@ -297,6 +336,13 @@ class KernelInvocation:
 def no_python_dispatch() -> Any:
     """Inside, no dispatch mode sees an operator."""
     return torch._C._DisableTorchDispatch()
+
+
+@contextlib.contextmanager
+def outside_modes() -> Iterator[None]:
+    """Inside, operators run for real: neither dispatch modes nor functionalisation see them."""
+    with no_python_dispatch(), functionalization_off():
+        yield
 
 
 def kernel_choices() -> tuple[Any, ...]:

@@ -48,9 +48,11 @@ def attribute(gm: torch.fx.GraphModule, path: str) -> Any:
     return value
 
 
-def captured_values(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Mapping[torch.fx.Node, Any]:
-    """The value of each node; see the module's docstring. Raises ValueError where `inputs` and
-    placeholders differ in number."""
+def captured_values(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], *, grad: bool = False
+) -> Mapping[torch.fx.Node, Any]:
+    """The value of each node; see the module's docstring. grad: whether made values know what requires grad.
+    Raises ValueError where `inputs` and placeholders differ in number."""
     placeholders = gm.graph.find_nodes(op="placeholder")
     if len(placeholders) != len(inputs):
         raise ValueError(
@@ -60,7 +62,7 @@ def captured_values(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Mapping[
     if all("val" in node.meta for node in nodes):
         values = {node: node.meta["val"] for node in nodes}
     else:
-        values = _propagate(gm, inputs)
+        values = _propagate(gm, inputs, grad)
     _refuse_reshaped_inputs(gm, values)
     return values
 
@@ -81,13 +83,13 @@ def _refuse_reshaped_inputs(gm: torch.fx.GraphModule, values: Mapping[torch.fx.N
                 )
 
 
-def _propagate(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> dict[torch.fx.Node, Any]:
+def _propagate(gm: torch.fx.GraphModule, inputs: Sequence[Any], grad: bool) -> dict[torch.fx.Node, Any]:
     known = [node.meta["val"] for node in gm.graph.nodes if "val" in node.meta]
     fakes = [value for value in (*known, *inputs) if torch_private.is_fake(value)]
     mode = torch_private.fake_mode_of(fakes[0]) if fakes else torch_private.fake_tensor_mode()
     values: dict[torch.fx.Node, Any] = {}
     given = iter(inputs)
-    with torch.no_grad(), torch_private.settings_restored(), mode:
+    with torch.set_grad_enabled(grad), torch_private.settings_restored(), mode:
         for node in gm.graph.nodes:
             if node.op == "output":
                 continue

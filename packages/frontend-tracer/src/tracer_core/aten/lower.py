@@ -15,8 +15,9 @@ ShapeEnv of the fakes.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ from tracer_core.aten.cache_key import cache_key
 from tracer_core.aten.capture_values import attribute, captured_values
 from tracer_core.aten.cleanup import remove_dead_nodes
 from tracer_core.aten.errors import LoweringUnsupported
-from tracer_core.aten.outputs import OutputPlan, OutputPlanner
+from tracer_core.aten.outputs import OutputPlan, OutputPlanner, Step
 from tracer_core.aten.record import AtenRecorder
 from tracer_core.aten.sizes import as_plain, size_origins, size_specs
 from tracer_core.options import env
@@ -50,14 +51,21 @@ class Lowered:
 
 #: Calls of the captured graph that only switch the grad mode: a graph lowered for inference runs without
 #: grad, so they have no effect on its values.
-GRAD_MODE_CALLS = frozenset(
-    {
-        torch._C._set_grad_enabled,
-        torch.set_grad_enabled,
-        torch.autograd.grad_mode._enter_inference_mode,
-        torch.autograd.grad_mode._exit_inference_mode,
-    }
+INFERENCE_MODE_CALLS = frozenset(
+    {torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode}
 )
+GRAD_MODE_CALLS = frozenset({torch._C._set_grad_enabled, torch.set_grad_enabled}) | INFERENCE_MODE_CALLS
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a lowering ended. planner: made the ATen graph's outputs. steps: how the captured outputs come from
+    them. mutations: indices of the inputs that are written to."""
+
+    planner: OutputPlanner
+    steps: tuple[Step, ...]
+    mutations: tuple[int, ...]
+
 
 #: Functions whose C++ kernel writes running statistics without saying so in its schema; torch's Python
 #: kernel for them is honest. It is not used for anything else: it would also replace dropout's stream of
@@ -234,7 +242,10 @@ def operator_named(name: str) -> Any:
 
 
 class Lowering:
-    """One lowering (mutable). values: the eager fake value of every node of the captured graph."""
+    """One lowering (mutable). values: the eager fake value of every node of the captured graph.
+    differentiates: gradients are computed while it is interpreted, so grad mode is on."""
+
+    differentiates = False
 
     def __init__(
         self, gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any], request: Request
@@ -258,9 +269,38 @@ class Lowering:
 
     def run(self, specs: tuple[InputSpec, ...]) -> Lowered:
         """Interprets the captured graph, then finishes the ATen graph."""
-        with torch.no_grad(), torch_private.settings_restored(), self.fake_mode, self.recorder:
-            with torch_private.functionalization():
-                self._interpret()
+        with self.active():
+            ending = self.finish()
+        recorder = self.recorder
+        recorder.graph.output(tuple(ending.planner.nodes))
+        remove_dead_nodes(recorder.graph)
+        graph = torch.fx.GraphModule(torch.nn.Module(), recorder.graph, class_name="Lowered")
+        spec = self.request.spec(
+            graph,
+            specs + self.extra_specs(),
+            ending.mutations,
+            output_specs(ending.planner.values, recorder.inputs),
+        )
+        plan = self.plan(ending)
+        lowered = Lowered(graph, spec, plan.bind, plan, self.request.backend.ir)
+        if env().check:
+            from tracer_core.verify import verify_lowered  # only when asked for
+
+            verify_lowered(lowered)
+        return lowered
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Inside, operators on fakes are recorded, and every setting is as before on the way out."""
+        grad = torch.set_grad_enabled(self.differentiates)
+        with grad, torch_private.settings_restored(), self.fake_mode, self.recorder:
+            yield
+
+    def finish(self) -> Ending:
+        """Interprets the captured graph and adds what follows from it: outputs, then writes to inputs."""
+        with torch_private.functionalization():
+            self._interpret()
+        with torch.no_grad():
             writes = self._writes()
             self._require_same_aliases()
             planner = OutputPlanner(
@@ -274,25 +314,16 @@ class Lowering:
                 for item in output_args(self.gm)
             ]
             steps = planner.plan(returned)
-            mutations = self._write_back(writes)
+            return Ending(planner, tuple(steps), self._write_back(writes))
+
+    def plan(self, ending: Ending) -> OutputPlan:
+        """How the captured graph's outputs are made from the ATen graph's."""
         recorder = self.recorder
-        recorder.graph.output(tuple(planner.nodes))
-        remove_dead_nodes(recorder.graph)
-        graph = torch.fx.GraphModule(torch.nn.Module(), recorder.graph, class_name="Lowered")
-        spec = self.request.spec(
-            graph, specs + self._extra_specs(), mutations, output_specs(planner.values, recorder.inputs)
-        )
         plan = OutputPlan(
-            tuple(steps), tuple(recorder.constants), size_origins(self.recorder.inputs), len(planner.nodes)
+            ending.steps, tuple(recorder.constants), size_origins(recorder.inputs), len(ending.planner.nodes)
         )
         plan.text()  # symbolic sizes of views must have a text form: better known now than at the call
-        backend = self.request.backend
-        lowered = Lowered(graph, spec, plan.bind, plan, backend.ir)
-        if env().check:
-            from tracer_core.verify import verify_lowered  # only when asked for
-
-            verify_lowered(lowered)
-        return lowered
+        return plan
 
     # --- interpretation -----------------------------------------------------------------------------
 
@@ -349,8 +380,10 @@ class Lowering:
             case "get_attr":
                 return self._attribute(node)
             case "call_function":
-                if node.target in GRAD_MODE_CALLS:
+                if node.target in GRAD_MODE_CALLS and not self.differentiates:
                     return None
+                if node.target in INFERENCE_MODE_CALLS:
+                    raise LoweringUnsupported("inference_mode inside a graph that computes gradients")
                 args, kwargs = self._args(node)
                 if self._needs_python_kernel(node.target):
                     with torch_private.python_dispatcher():
@@ -374,7 +407,13 @@ class Lowering:
     def _input(self, node: torch.fx.Node) -> Any:
         value = as_plain(self.values[node])
         self.recorder.add_input(node.name, value)
-        return torch_private.functional(value) if isinstance(value, torch.Tensor) else value
+        return self._functional(value) if isinstance(value, torch.Tensor) else value
+
+    def _functional(self, value: torch.Tensor) -> torch.Tensor:
+        """The functional wrapper of an input's fake: a leaf where gradients are computed."""
+        with torch_private.functionalization_off():
+            wrapper = torch_private.functional(value)
+        return wrapper.requires_grad_(value.requires_grad) if self.differentiates else wrapper
 
     def _attribute(self, node: torch.fx.Node) -> Any:
         real = attribute(self.gm, str(node.target))
@@ -384,7 +423,7 @@ class Lowering:
         if id(fake) in self.wrappers:
             return self.wrappers[id(fake)]
         self.recorder.add_constant(real, fake)
-        return torch_private.functional(fake)
+        return self._functional(fake)
 
     # --- writes to inputs ---------------------------------------------------------------------------
 
@@ -426,7 +465,8 @@ class Lowering:
             recorder.call(aten.copy_.default, (placeholder, node), {}, placeholder.meta["val"])
         return tuple(index for index, _ in pending)
 
-    def _extra_specs(self) -> tuple[InputSpec, ...]:
+    def extra_specs(self) -> tuple[InputSpec, ...]:
+        """An InputSpec for each tensor attribute of the captured graph."""
         extra = self.recorder.placeholders[len(self.gm.graph.find_nodes(op="placeholder")) :]
         roles = [
             Role.PARAMETER if isinstance(tensor, torch.nn.Parameter) else Role.BUFFER

@@ -191,6 +191,7 @@ class OutputPlanner:
     functional: Callable[[Any], Any]
     nodes: list[torch.fx.Node] = field(default_factory=list)
     values: list[torch.Tensor] = field(default_factory=list)
+    sources: list[torch.Tensor] = field(default_factory=list)  # the eager value of each of `values`
 
     def plan(self, outputs: Sequence[Any]) -> list[Step]:
         """One step per captured output; `nodes` then holds what the ATen graph returns."""
@@ -289,6 +290,7 @@ class OutputPlanner:
             result = restride(aten.clone.default(result), value)
         self.nodes.append(self.recorder.node_of(result))
         self.values.append(result)
+        self.sources.append(value)
         return len(self.nodes) - 1
 
 

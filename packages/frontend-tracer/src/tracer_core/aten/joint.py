@@ -1,0 +1,163 @@
+"""The joint graph of a captured graph: its forward, and the gradients of its differentiable inputs.
+
+In: a captured graph whose outputs require grad. Out: `Joint`: one functional ATen graph whose nodes up to
+`boundary` compute the outputs (and write to inputs), and whose later nodes compute, from one tangent an
+output that requires grad, the gradient of every input that does.
+
+How: the captured graph is interpreted as for inference (see `lower`), with grad mode on and its inputs leaves;
+torch's autograd then runs over the same functional wrappers, and the recorder writes down what it does. So
+hooks, autograd.Function, checkpoint and autocast inside the graph mean what they mean in eager.
+
+What always holds: nothing of the backward pass stands before the boundary; the gradient of a leaf has the
+leaf's strides where those are dense (as autograd's accumulation wants them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aten.errors import LoweringUnsupported
+from tracer_core.aten.lower import Ending, Lowering, Request
+from tracer_core.aten.outputs import Layout, OutputPlan, restride
+from tracer_core.plugin_api import InputSpec
+
+#: Operators that run autograd inside a graph: what they differentiated is gone afterwards, as in eager.
+GRADIENT_CALLS = frozenset({torch.autograd.grad, torch.autograd.backward})
+
+FREED = "Trying to backward through the graph a second time"
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """graph: forward and backward nodes, without an output node. inputs: an InputSpec for each placeholder of
+    the forward. differentiable: indices of inputs that get a gradient. outputs, mutations, plan: the forward's,
+    see `Lowering`. tangents: for each output of the ATen graph its tangent's placeholder, or None where it
+    requires no grad. gradients: for each differentiable input its node, or None. forward: the nodes that stand
+    before the boundary, placeholders of the forward among them."""
+
+    graph: torch.fx.Graph
+    inputs: tuple[InputSpec, ...]
+    differentiable: tuple[int, ...]
+    outputs: tuple[torch.fx.Node, ...]
+    mutations: tuple[int, ...]
+    plan: OutputPlan
+    tangents: tuple[torch.fx.Node | None, ...]
+    gradients: tuple[torch.fx.Node | None, ...]
+    forward: tuple[torch.fx.Node, ...]
+    freed: frozenset[int]
+
+
+def calls_autograd(gm: torch.fx.GraphModule) -> bool:
+    """Whether a captured graph computes gradients itself."""
+    return any(node.op == "call_function" and node.target in GRADIENT_CALLS for node in gm.graph.nodes)
+
+
+class JointLowering(Lowering):
+    """One joint lowering (mutable)."""
+
+    differentiates = True
+
+    def __init__(
+        self, gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any], request: Request
+    ) -> None:
+        super().__init__(gm, values, request)
+        self.freed: set[int] = set()
+
+    def joint(self, specs: tuple[InputSpec, ...]) -> Joint:
+        """Interprets and differentiates. Raises LoweringUnsupported where autograd's effects have no
+        functional form."""
+        recorder = self.recorder
+        with self.active():
+            ending = self.finish()
+            self._require_no_new_gradients()
+            inputs, plan = specs + self.extra_specs(), self.plan(ending)
+            forward = tuple(recorder.graph.nodes)
+            leaves = self._leaves()
+            tangents = self._tangents(ending)
+            gradients = self._differentiate(ending, tangents, [wrapper for _, wrapper in leaves])
+        return Joint(
+            recorder.graph,
+            inputs,
+            tuple(index for index, _ in leaves),
+            tuple(ending.planner.nodes),
+            ending.mutations,
+            plan,
+            tuple(None if value is None else recorder.node_of(value) for value in tangents),
+            tuple(gradients),
+            forward,
+            frozenset(self.freed),
+        )
+
+    def _leaves(self) -> list[tuple[int, torch.Tensor]]:
+        """(index, wrapper) of each input that requires grad."""
+        return [
+            (index, self.wrappers[id(value)])
+            for index, value in enumerate(self.recorder.inputs)
+            if isinstance(value, torch.Tensor) and value.requires_grad and id(value) in self.wrappers
+        ]
+
+    def _require_no_new_gradients(self) -> None:
+        """A write that carries gradients into an input changes the input's place in autograd's graph, which a
+        copy into it would not."""
+        for node, value in zip(self.recorder.placeholders, self.recorder.inputs, strict=True):
+            wrapper = self.wrappers.get(id(value))
+            if wrapper is not None and wrapper.requires_grad and not wrapper.is_leaf:
+                raise LoweringUnsupported(
+                    f"the graph writes values that require grad into its input {node.name}"
+                )
+
+    def _tangents(self, ending: Ending) -> list[torch.Tensor | None]:
+        """A fake for the gradient of each output of the ATen graph that requires grad, like the output."""
+        tangents: list[torch.Tensor | None] = []
+        planner = ending.planner
+        for index, (source, value) in enumerate(zip(planner.sources, planner.values, strict=True)):
+            if not source.requires_grad or not self._reaches(index, self.wrappers[id(source)]):
+                tangents.append(None)
+                continue
+            with torch.no_grad():
+                # Not recorded: the recorder is not entered inside the mode's own kernels.
+                tangent = torch_private.fake_like(value)
+            self.recorder.add_input(f"tangent_{index}", tangent)
+            tangents.append(tangent)
+        return tangents
+
+    def _reaches(self, index: int, wrapper: torch.Tensor) -> bool:
+        if not wrapper.requires_grad:
+            raise LoweringUnsupported(f"output {index} requires grad in eager, but not as a functional value")
+        return True
+
+    def _differentiate(
+        self, ending: Ending, tangents: Sequence[torch.Tensor | None], leaves: Sequence[torch.Tensor]
+    ) -> list[torch.fx.Node | None]:
+        roots = [
+            (self.wrappers[id(source)], tangent)
+            for source, tangent in zip(ending.planner.sources, tangents, strict=True)
+            if tangent is not None
+        ]
+        if not roots or not leaves:
+            raise LoweringUnsupported("no output depends on an input that requires grad")
+        with torch_private.functionalization(), torch_private.autocast_off():
+            wrapped = [self._plain(tangent) for _, tangent in roots]
+            found = torch.autograd.grad([root for root, _ in roots], leaves, wrapped, allow_unused=True)
+        with torch.no_grad():
+            return [
+                None if gradient is None else self._gradient(gradient, leaf)
+                for gradient, leaf in zip(found, leaves, strict=True)
+            ]
+
+    def _plain(self, value: torch.Tensor) -> torch.Tensor:
+        with torch_private.functionalization_off():
+            return torch_private.functional(value)
+
+    def _gradient(self, gradient: torch.Tensor, leaf: torch.Tensor) -> torch.fx.Node:
+        value = torch_private.functional_value(gradient)
+        like = torch_private.functional_value(leaf)
+        if gradient.layout is torch.strided and Layout.of(like).dense:
+            value = restride(value, like)
+        node: torch.fx.Node = self.recorder.node_of(value)
+        return node

@@ -1,0 +1,407 @@
+"""Cuts a joint graph into a forward graph and a backward graph, choosing what is saved in between.
+
+In: a `Joint` and a memory budget. Out: `Split`: two functional ATen graphs and what passes from one to the
+other: saved tensors (inputs of the forward, or values that it returns beside its outputs), saved sizes, and
+tangents.
+
+How: which values to save so that the backward can compute all the others again at little cost is a minimum cut
+(Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, for recomputation; the cut as in "Min-Cut
+Rematerialization", PyTorch's developers' forum, 2022): a value's capacity is its bytes, and what may not be
+computed again hangs on the source. By default only views and pointwise operators are computed again; a budget
+below 1 lets costlier operators be computed again too, cheapest by byte first, until the saved bytes fit.
+
+What always holds: random operators and nodes of the backward itself are never computed twice; values that
+share memory are saved once, and their views are made again; an input that the forward writes to is saved as it
+was before.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aten.cleanup import remove_dead_nodes
+from tracer_core.aten.joint import Joint
+from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+#: Cheap to compute again, although not tagged as pointwise.
+CHEAP = frozenset(
+    {aten.full.default, aten.full_like.default, aten.zeros.default, aten.zeros_like.default, aten.ones.default,
+     aten.ones_like.default, aten.empty_like.default, aten.arange.default, aten.arange.start, aten.scalar_tensor.default,
+     aten.arange.start_step, aten.clone.default, aten._to_copy.default, aten.where.self, aten.where.ScalarSelf,
+     aten.expand.default, aten.new_zeros.default, aten.new_full.default, aten.native_dropout_backward.default}
+)  # fmt: skip
+
+#: Costly by operation rather than by byte: computed again last.
+HEAVY = ("convolution", "mm", "bmm", "addmm", "baddbmm", "attention", "linear", "lstm", "gru", "einsum")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """forward, backward: graphs with output nodes. saved_inputs: indices of forward inputs, saved_outputs: indices
+    of forward outputs, that the backward takes, in this order; then sizes (symbolic numbers), then tangents (indices
+    of forward outputs). outputs: how many of the forward's outputs are the program's. gradients: for each
+    differentiable input the index of a backward output, of a tangent (``~index``) or None. written: indices of
+    backward inputs that came from clones. saved_bytes: of what the forward returns for the backward alone."""
+
+    forward: torch.fx.Graph
+    backward: torch.fx.Graph
+    saved_inputs: tuple[int, ...]
+    saved_outputs: tuple[int, ...]
+    sizes: tuple[Any, ...]
+    tangents: tuple[int, ...]
+    outputs: int
+    gradients: tuple[int | None, ...]
+    saved_bytes: int
+
+
+def bytes_of(value: Any) -> int:
+    """The memory of a tensor, by the sizes of the captured call; of a number: 8."""
+    if not isinstance(value, torch.Tensor):
+        return 8
+    count = 1
+    for size in value.shape:
+        count *= hint_of(size)
+    return max(1, count * value.element_size())
+
+
+def is_size(node: Node) -> bool:
+    """Whether a node computes a number."""
+    return isinstance(node.meta.get("val"), (int, float, bool, *SYM_TYPES))
+
+
+class Partitioner:
+    """One cut (mutable). budget: the part of the default's saved bytes that may be saved, 0 to 1."""
+
+    def __init__(self, joint: Joint, budget: float) -> None:
+        self.joint, self.budget = joint, budget
+        self.forward = set(joint.forward)
+        self.placeholders = [node for node in joint.forward if node.op == "placeholder"]
+        self.mutated = {self.placeholders[index] for index in joint.mutations}
+        self.tangents = [node for node in joint.tangents if node is not None]
+        self.order = {node: index for index, node in enumerate(joint.graph.nodes)}
+        self.owners = self._owners()
+
+    def _owners(self) -> dict[int, Node]:
+        """The first node of each storage."""
+        owners: dict[int, Node] = {}
+        for node in self.joint.graph.nodes:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+                owners.setdefault(torch_private.storage_id(value), node)
+        return owners
+
+    def owner(self, node: Node) -> Node:
+        """The node whose memory a node's value lies in."""
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            return self.owners[torch_private.storage_id(value)]
+        return node
+
+    # --- what the backward needs --------------------------------------------------------------------
+
+    def split(self) -> Split:
+        """The two graphs."""
+        own = self._backward_nodes()
+        needed = self._needed(own)
+        saved = self._saved(needed)
+        return self._build(own, saved)
+
+    def _backward_nodes(self) -> list[Node]:
+        """The nodes of the backward pass that gradients depend on, in order."""
+        found: set[Node] = set()
+        waiting = [node for node in self.joint.gradients if node is not None]
+        while waiting:
+            node = waiting.pop()
+            if node not in found and node not in self.forward and node.op != "placeholder":
+                found.add(node)
+                waiting += node.all_input_nodes
+        return sorted(found, key=self.order.__getitem__)
+
+    def _needed(self, own: Sequence[Node]) -> list[Node]:
+        """The values of the forward that the backward's nodes read."""
+        read = [source for node in own for source in node.all_input_nodes]
+        read += [node for node in self.joint.gradients if node is not None]
+        return [node for node in dict.fromkeys(read) if node in self.forward and not is_size(node)]
+
+    # --- what is saved ------------------------------------------------------------------------------
+
+    def _saved(self, needed: Sequence[Node]) -> list[Node]:
+        default = self._cut(needed, frozenset())
+        if self.budget >= 1:
+            return default
+        allowed = self._recomputable(needed)
+        target = self.budget * self._size(default)
+        low, high = 0, len(allowed)
+        best = default
+        while low < high:  # the fewest costly operators computed again such that the rest fits
+            middle = (low + high) // 2
+            found = self._cut(needed, frozenset(allowed[: middle + 1]))
+            if self._size(found) <= target:
+                best, high = found, middle
+            else:
+                low = middle + 1
+        return best if self._size(best) <= target else self._cut(needed, frozenset(allowed))
+
+    def _size(self, saved: Iterable[Node]) -> int:
+        return sum(bytes_of(node.meta["val"]) for node in saved if node.op != "placeholder")
+
+    def _recomputable(self, needed: Sequence[Node]) -> list[Node]:
+        """Operators that a budget may have computed again: cheap ones by byte first."""
+        nodes = [
+            node
+            for node in self.joint.forward
+            if node.op == "call_function"
+            and not self._cheap(node)
+            and not _random(node)
+            and not is_size(node)
+        ]
+        heavy = {node: any(name in str(node.target) for name in HEAVY) for node in nodes}
+        return sorted(nodes, key=lambda node: (heavy[node], -_result_bytes(node)))
+
+    def _cheap(self, node: Node) -> bool:
+        """Whether a node may be computed again by default."""
+        if node.op != "call_function" or is_size(node):
+            return False
+        if node.target is operator.getitem:
+            return False
+        if self.owner(node) is not node:
+            return True  # a view
+        tags = getattr(node.target, "tags", ())
+        return (torch.Tag.pointwise in tags or node.target in CHEAP) and not _random(node)
+
+    def _cut(self, needed: Sequence[Node], costly: frozenset[Node]) -> list[Node]:
+        """The values to save, in order: a minimum cut between what is there and what is needed."""
+        import networkx  # heavy: only training needs it
+
+        def again(node: Node) -> bool:
+            if node.op == "placeholder" or is_size(node):
+                return False
+            if node.target is operator.getitem:
+                source = node.args[0]
+                return isinstance(source, Node) and source in costly
+            return node in costly or self._cheap(node)
+
+        # Multi-output operators have no value of their own: their items hang on their inputs.
+        graph: Any = networkx.DiGraph()
+        graph.add_node("source")
+        graph.add_node("sink")
+        count = len(self.order)
+        waiting, seen = list(needed), set()
+        for node in needed:
+            graph.add_edge((node, "out"), "sink")
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            value = node.meta["val"]
+            if self.owner(node) is not node or not isinstance(value, torch.Tensor):
+                graph.add_edge((node, "in"), (node, "out"))  # never saved: a view, or several values
+            else:
+                # Among equal cuts the one nearest to the backward, which computes least again.
+                bias = 1 + count - self.order[node]
+                size = bytes_of(value) if node.op != "placeholder" or node in self.mutated else 0
+                graph.add_edge((node, "in"), (node, "out"), capacity=size * 4 * count + bias)
+            if not again(node):
+                graph.add_edge("source", (node, "in"))
+                continue
+            sources = [source for source in node.all_input_nodes if not is_size(source)]
+            for source in sources:
+                graph.add_edge((source, "out"), (node, "in"))
+            waiting += sources
+        if not needed:
+            return []
+        _, (reached, _) = networkx.minimum_cut(
+            graph, "source", "sink", flow_func=networkx.algorithms.flow.boykov_kolmogorov
+        )
+        cut = [node for node in seen if (node, "in") in reached and (node, "out") not in reached]
+        return sorted(cut, key=self.order.__getitem__)
+
+    # --- the graphs ---------------------------------------------------------------------------------
+
+    def _build(self, own: Sequence[Node], saved: Sequence[Node]) -> Split:
+        joint = self.joint
+        outputs = list(joint.outputs)
+        forward = torch.fx.Graph()
+        made: dict[Node, Node] = {}
+        writes = [node for node in joint.forward if node.target is aten.copy_.default]
+        for node in joint.forward:
+            if node not in writes:
+                made[node] = forward.node_copy(node, made.__getitem__)
+        returned = [made[node] for node in outputs]
+        kept_inputs: list[tuple[int, Node]] = []
+        kept_outputs: list[tuple[int, Node, bool]] = []  # index, value, whether it is another view
+        for node in saved:
+            if node.op == "placeholder" and node not in self.mutated:
+                kept_inputs.append((self.placeholders.index(node), node))
+                continue
+            same = [i for i, output in enumerate(outputs) if self.owner(output) is node]
+            if same and _reshaped(outputs[same[0]], node) and node not in self.mutated:
+                kept_outputs.append((same[0], node, outputs[same[0]] is not node))
+                continue
+            value = made[node]
+            if node in self.mutated:
+                value = self._clone(forward, value)
+            elif same:  # an output is a view of it: it gets memory of its own
+                returned[same[0]] = self._clone(forward, returned[same[0]])
+            kept_outputs.append((len(returned), node, False))
+            returned.append(value)
+        for node in writes:
+            made[node] = forward.node_copy(node, made.__getitem__)
+        forward.output(tuple(returned))
+        remove_dead_nodes(forward)
+        return self._backward(own, forward, kept_inputs, kept_outputs)
+
+    def _clone(self, graph: torch.fx.Graph, value: Node) -> Node:
+        node = graph.call_function(aten.clone.default, (value,))
+        with torch_private.fake_mode_of(value.meta["val"]):
+            node.meta["val"] = aten.clone.default(value.meta["val"])
+        node.meta["user_frame"] = value.meta.get("user_frame", "")
+        return node
+
+    def _backward(
+        self,
+        own: Sequence[Node],
+        forward: torch.fx.Graph,
+        kept_inputs: Sequence[tuple[int, Node]],
+        kept_outputs: Sequence[tuple[int, Node, bool]],
+    ) -> Split:
+        joint = self.joint
+        graph = torch.fx.Graph()
+        made: dict[Node, Node] = {}
+        reshaped: list[tuple[Node, Node]] = []
+
+        def placeholder(node: Node, name: str, value: Any) -> Node:
+            new = graph.placeholder(name)
+            new.meta.update(node.meta)
+            new.meta["val"] = value
+            return new
+
+        for _, node in kept_inputs:
+            made[node] = placeholder(node, node.name, node.meta["val"])
+        for index, node, other_view in kept_outputs:
+            output = joint.outputs[index] if other_view else node
+            name = f"saved_{node.name}"
+            made[node] = placeholder(node, name, output.meta["val"])
+            if other_view:
+                reshaped.append((node, made[node]))
+        used = {symbol for node in joint.graph.nodes for symbol in free_symbols(node.meta.get("val"))}
+        values = [node.meta["val"] for node in made.values()]
+        tangent_values = [node.meta["val"] for node in self.tangents]
+        known = size_origins([*values, *tangent_values])
+        origins = size_origins([node.meta["val"] for node in self.placeholders])
+        sizes = [
+            origins[symbol].symint for symbol in sorted(used - known.keys(), key=str) if symbol in origins
+        ]
+        for size in sizes:
+            graph.placeholder(f"size_{size.node.expr}").meta.update(val=size, user_frame="")
+        for node in self.tangents:
+            made[node] = placeholder(node, node.name, node.meta["val"])
+        placeholders = list(graph.nodes)
+        numbers = SizeNodes(graph, placeholders, size_origins([node.meta["val"] for node in placeholders]))
+        for node, source in reshaped:
+            sizes_of = [numbers.node(s) if isinstance(s, SYM_TYPES) else s for s in node.meta["val"].shape]
+            made[node] = graph.call_function(aten.view.default, (source, sizes_of))
+            made[node].meta.update(node.meta)
+        emit = self._emitter(graph, made, numbers)
+        for node in own:
+            emit(node)
+        gradients, results = self._results(emit, made)
+        graph.output(tuple(results))
+        remove_dead_nodes(graph)
+        return Split(
+            forward,
+            graph,
+            tuple(index for index, _ in kept_inputs),
+            tuple(index for index, _, _ in kept_outputs),
+            tuple(sizes),
+            tuple(i for i, node in enumerate(joint.tangents) if node is not None),
+            len(joint.outputs),
+            gradients,
+            sum(bytes_of(node.meta["val"]) for _, node, _ in kept_outputs),
+        )
+
+    def _emitter(
+        self, graph: torch.fx.Graph, made: dict[Node, Node], numbers: SizeNodes
+    ) -> Callable[[Node], Node]:
+        """Copies a node into the backward, after what it needs and is not there yet."""
+
+        def emit(node: Node) -> Any:
+            waiting = [node]
+            while waiting:
+                top = waiting[-1]
+                missing = [
+                    source for source in top.all_input_nodes if source not in made and not is_size(source)
+                ]
+                if top in made:
+                    waiting.pop()
+                elif missing:
+                    waiting += missing
+                else:
+                    waiting.pop()
+                    made[top] = graph.node_copy(top, argument)
+            return made[node]
+
+        def argument(node: Node) -> Any:
+            return numbers.node(node.meta["val"]) if is_size(node) else made[node]
+
+        return emit
+
+    def _results(
+        self, emit: Callable[[Node], Node], made: dict[Node, Node]
+    ) -> tuple[tuple[int | None, ...], list[Node]]:
+        """For each gradient where it is found, and the backward's outputs; equal gradients are returned once."""
+        found: list[int | None] = []
+        results: list[Node] = []
+        owners: dict[Node, int] = {}
+        for node in self.joint.gradients:
+            if node is None:
+                found.append(None)
+            elif node in self.tangents:
+                found.append(~self.tangents.index(node))
+            else:
+                value = emit(node)
+                owner = self.owner(node)
+                if value in results:
+                    found.append(results.index(value))
+                    continue
+                given = owner in made and made[owner].op == "placeholder"
+                if owner in owners or given:  # memory of another: a copy
+                    value = self._clone(value.graph, value)
+                owners[owner] = len(results)
+                found.append(len(results))
+                results.append(value)
+        return tuple(found), results
+
+
+def _random(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _result_bytes(node: Node) -> int:
+    value = node.meta["val"]
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return sum(bytes_of(one) for one in values if isinstance(one, torch.Tensor))
+
+
+def _reshaped(output: Node, owner: Node) -> bool:
+    """Whether `owner` is `output`, or its contiguous memory under other sizes."""
+    if output is owner:
+        return True
+    one, other = output.meta["val"], owner.meta["val"]
+    return bool(
+        one.dtype == other.dtype
+        and one.is_contiguous()
+        and other.is_contiguous()
+        and hint_of(one.storage_offset()) == hint_of(other.storage_offset())
+        and bytes_of(one) == bytes_of(other)
+    )

@@ -1,0 +1,217 @@
+"""Runs a compiled forward and a compiled backward as one step of autograd.
+
+In: a captured graph whose outputs require grad, and a backend that takes forward and backward graphs. Out: a
+runner for the captured graph: its outputs are autograd's as eager's are, and their backward runs the backend's
+backward graph, compiled when it is first needed.
+
+What always holds: saved tensors are autograd's (versions are checked, they are freed with the graph,
+``retain_graph`` keeps them); gradients of gradients are computed by differentiating the captured graph eagerly;
+neither forward nor backward is cast again by an ambient autocast.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aten.capture_values import captured_values
+from tracer_core.aten.double_backward import Differentiated
+from tracer_core.aten.joint import Joint, JointLowering
+from tracer_core.aten.lower import Lowered, Request, output_specs
+from tracer_core.aten.outputs import OutputPlan
+from tracer_core.aten.partition import Partitioner, Split
+from tracer_core.aten.record import memory_order
+from tracer_core.aten.sizes import SYM_TYPES, size_origins
+from tracer_core.captured import CapturedGraph
+from tracer_core.plugin_api import InputSpec, Phase, Role, Runner
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingGraphs:
+    """forward, backward: as a backend gets them. split: what passes between. joint: where they come from."""
+
+    forward: Lowered
+    backward: Lowered
+    split: Split
+    joint: Joint
+
+
+def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
+    """The forward and the backward graph of a captured graph. Raises LoweringUnsupported with the reason if one of
+    them has no functional form."""
+    values = captured_values(captured.gm, captured.real_inputs, grad=True)
+    lowering = JointLowering(captured.gm, values, request)
+    joint = lowering.joint(captured.inputs)
+    budget = getattr(request.options, "memory_budget", 1.0)
+    split = Partitioner(joint, budget).split()
+    forward = _lowered(split.forward, joint.inputs, joint.mutations, replace(request, phase=Phase.FORWARD))
+    backward = _lowered(
+        split.backward,
+        _backward_inputs(split, joint),
+        (),
+        replace(request, phase=Phase.BACKWARD, name=f"{request.name}_backward"),
+    )
+    return TrainingGraphs(forward, backward, split, joint)
+
+
+def _lowered(
+    graph: torch.fx.Graph, inputs: tuple[InputSpec, ...], mutations: tuple[int, ...], request: Request
+) -> Lowered:
+    gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name=request.phase.value.title())
+    (output,) = graph.find_nodes(op="output")
+    returned = [node.meta["val"] for node in output.args[0]]
+    given = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
+    spec = request.spec(gm, inputs, mutations, output_specs(returned, given))
+    plan = OutputPlan((), (), size_origins(given), len(returned))
+    return Lowered(gm, spec, lambda runner: runner, plan, request.backend.ir)
+
+
+def _backward_inputs(split: Split, joint: Joint) -> tuple[InputSpec, ...]:
+    placeholders = split.backward.find_nodes(op="placeholder")
+    saved = len(split.saved_inputs) + len(split.saved_outputs)
+    specs = [
+        InputSpec(
+            node.name,
+            joint.inputs[index].role,
+            joint.inputs[index].source,
+            joint.inputs[index].stable_address,
+        )
+        for node, index in zip(placeholders, split.saved_inputs, strict=False)
+    ]
+    for position, node in enumerate(placeholders[len(specs) :], len(specs)):
+        if position < saved:
+            role = Role.SAVED_ACTIVATION
+        else:
+            role = Role.SIZE if isinstance(node.meta["val"], SYM_TYPES) else Role.USER_INPUT
+        specs.append(InputSpec(node.name, role, node.name))
+    return tuple(specs)
+
+
+class LazyRunner:
+    """A runner that is compiled at its first call (mutable: it remembers it)."""
+
+    def __init__(self, compile_now: Callable[[], Runner]) -> None:
+        self._compile = compile_now
+        self._lock = threading.Lock()
+        self._runner: Runner | None = None
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        runner = self._runner
+        if runner is None:
+            with self._lock:
+                if self._runner is None:
+                    self._runner = self._compile()
+                runner = self._runner
+        return runner(inputs)
+
+
+def training_runner(
+    captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner, run_backward: Runner
+) -> Runner:
+    """A runner for the captured graph from runners for the forward and the backward graph."""
+    joint = graphs.joint
+    if any(node.target in GRAD_MODE_KERNELS for node in joint.forward):
+        run_forward = _in_grad_mode(run_forward)
+    apply = torch_private.direct_apply(_function(captured, graphs, run_forward, run_backward))
+    leaves_of = _items(joint.differentiable)
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        return apply(args, *leaves_of(args))  # type: ignore[no-any-return]
+
+    return joint.plan.bind(run)
+
+
+#: Operators whose kernels return what their backward needs only while grad mode is on.
+GRAD_MODE_KERNELS = frozenset({torch.ops.aten.mkldnn_rnn_layer.default})
+
+
+def _in_grad_mode(run: Runner) -> Runner:
+    def in_grad_mode(inputs: list[Any]) -> Sequence[Any]:
+        with torch_private.grad_mode_without_graph():
+            return run(inputs)
+
+    return in_grad_mode
+
+
+def _function(
+    captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner, run_backward: Runner
+) -> type[torch.autograd.Function]:
+    """One autograd node for the whole graph."""
+    split, joint = graphs.split, graphs.joint
+    count = split.outputs
+    plain = tuple(i for i, node in enumerate(joint.tangents) if node is None)
+    inputs_of, outputs_of, plain_of = map(_items, (split.saved_inputs, split.saved_outputs, plain))
+    sizes_of = _sizes(graphs)
+    fits = [(index, _fit(graphs.split.forward, index)) for index in split.tangents]
+    gradients = split.gradients
+    device = graphs.forward.spec.device.type
+    again = Differentiated(captured, joint)
+
+    class CompiledGraph(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, args: list[Any], *leaves: torch.Tensor) -> Any:
+            kept = inputs_of(args)
+            ctx.sizes = sizes_of(args)
+            again.remember(ctx, args)
+            out = run_forward(args)
+            again.remember_versions(ctx)
+            ctx.save_for_backward(*kept, *outputs_of(out))
+            ctx.mark_non_differentiable(*plain_of(out))
+            return tuple(out[:count])
+
+        @staticmethod
+        def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
+            if torch.is_grad_enabled():
+                return (None, *again.gradients(ctx, tangents))
+            fitted = [fit(tangents[index]) for index, fit in fits]
+            given = [*ctx.saved_tensors, *ctx.sizes, *fitted]
+            if torch.is_autocast_enabled(device):
+                with torch_private.autocast_off():
+                    found = run_backward(given)
+            else:
+                found = run_backward(given)
+            return (None, *[None if g is None else found[g] if g >= 0 else fitted[~g] for g in gradients])
+
+    CompiledGraph.__name__ = CompiledGraph.__qualname__ = f"Compiled_{captured.name}"
+    return CompiledGraph
+
+
+def _items(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Picks these items, always as a tuple."""
+    if not indices:
+        return lambda values: ()
+    if len(indices) == 1:
+        (index,) = indices
+        return lambda values: (values[index],)
+    return operator.itemgetter(*indices)
+
+
+def _sizes(graphs: TrainingGraphs) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Reads the sizes that the backward takes from the forward's inputs."""
+    origins = graphs.joint.plan.origins
+    reads = [(o.index, o.dim) for o in (origins[size.node.expr] for size in graphs.split.sizes)]
+    if not reads:
+        return lambda args: ()
+    return lambda args: tuple([args[i] if dim is None else args[i].shape[dim] for i, dim in reads])
+
+
+def _fit(forward: torch.fx.Graph, index: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Gives a tangent the layout of its output, which the backward graph was made for."""
+    (output,) = forward.find_nodes(op="output")
+    value = output.args[0][index].meta["val"]
+    order = memory_order(value)
+    if order == list(range(len(order))):
+        return torch.Tensor.contiguous
+    inverse = sorted(order, key=order.__getitem__)
+
+    def permuted(tangent: torch.Tensor) -> torch.Tensor:
+        packed = tangent.permute(order)
+        return tangent if packed.is_contiguous() else packed.contiguous().permute(inverse)
+
+    return permuted

@@ -1,0 +1,597 @@
+"""Training through lowered graphs: ``compile(model, backend="aten_eager")`` beside the model itself, step by step.
+
+Backend aten_eager runs the lowered forward and backward graphs with PyTorch's own operators, so everything must be
+equal to the last bit: losses, gradients (and their strides), buffers, random numbers.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import tracer_core
+from tracer_core import dispatch
+from tracer_core.aten.training import lower_training
+
+Loss = Callable[[Any], torch.Tensor]
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    monkeypatch.setenv("TRACER_STRICT", "1")
+    yield
+    tracer_core.reset()
+
+
+@pytest.fixture
+def fallbacks(monkeypatch):
+    """What ran without its backend, as it happens."""
+    found: list[dispatch.Fallback] = []
+    monkeypatch.setattr(dispatch, "report", found.append)
+    return found
+
+
+def first_tensor(outputs: Any) -> torch.Tensor:
+    loss = outputs[0] if isinstance(outputs, tuple) else outputs
+    return loss.square().mean()
+
+
+def step(function: Callable[..., Any], module: nn.Module, inputs: Any, loss_of: Loss, seed: int) -> list[Any]:
+    """One step; what it leaves behind: loss, gradients, buffers, random state."""
+    torch.manual_seed(seed)
+    given = [
+        value.detach().clone().requires_grad_(value.requires_grad)
+        if isinstance(value, torch.Tensor)
+        else value
+        for value in inputs
+    ]
+    module.zero_grad()
+    loss = loss_of(function(*given))
+    loss.backward()
+    tensors = [value for value in given if isinstance(value, torch.Tensor)]
+    gradients = [value.grad for value in (*module.parameters(), *tensors)]
+    return [loss.detach(), gradients, [b.clone() for b in module.buffers()], torch.get_rng_state()]
+
+
+def same(left: Any, right: Any) -> None:
+    """Bit-equal, with equal strides."""
+    if isinstance(left, list):
+        assert len(left) == len(right)
+        for one, other in zip(left, right, strict=True):
+            same(one, other)
+    elif left is None:
+        assert right is None
+    else:
+        assert right is not None
+        torch.testing.assert_close(right, left, rtol=0, atol=0, equal_nan=True, check_stride=True)
+
+
+def train(
+    module: nn.Module,
+    *inputs: Any,
+    loss: Loss = first_tensor,
+    steps: int = 3,
+    call: Callable[[Any, Any], Any] | None = None,
+    **options: Any,
+) -> None:
+    """Trains a module and its compiled twin with SGD and compares everything at each step."""
+    twin = copy.deepcopy(module)
+    compiled = tracer_core.compile(twin, backend="aten_eager", **options)
+    runs = [(module, module), (compiled, twin)]
+    optimizers = [
+        torch.optim.SGD(list(one.parameters()), lr=0.1) for _, one in runs if list(one.parameters())
+    ]
+    for number in range(steps):
+        results = []
+        for function, one in runs:
+            run = function if call is None else (lambda *args, function=function: call(function, args))
+            results.append(step(run, one, inputs, loss, number))
+        same(*results)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+class Calls(nn.Module):
+    """A module around a function that takes the module and inputs."""
+
+    def __init__(self, function: Callable[..., Any], **parts: Any) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+def parameter(*shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.randn(*shape))
+
+
+X = torch.linspace(-2, 2, 20).reshape(5, 4)
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), (X,)),
+    "mlp, gradient of the input": (
+        lambda: nn.Sequential(nn.Linear(4, 8), nn.GELU()),
+        (X.clone().requires_grad_(),),
+    ),
+    "convolution, batch norm, dropout": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3),
+            nn.BatchNorm2d(8),
+            nn.ReLU(),
+            nn.Dropout(0.1),
+            nn.Flatten(),
+            nn.Linear(8 * 36, 5),
+        ),
+        (torch.randn(2, 3, 8, 8),),
+    ),
+    "in-place activations": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Hardswish(inplace=True)),
+        (torch.randn(2, 3, 8, 8),),
+    ),
+    "pooling": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1)),
+        (torch.randn(2, 3, 16, 16),),
+    ),
+    "channels last": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).to(memory_format=torch.channels_last),
+        (torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last),),
+    ),
+    "group norm, instance norm": (
+        lambda: nn.Sequential(nn.GroupNorm(2, 4), nn.InstanceNorm1d(4, affine=True)),
+        (torch.randn(3, 4, 6),),
+    ),
+    "transformer layer": (
+        lambda: nn.TransformerEncoderLayer(16, 2, 32, batch_first=True),
+        (torch.randn(2, 5, 16),),
+    ),
+    "attention": (
+        lambda: nn.MultiheadAttention(16, 2, batch_first=True),
+        (torch.randn(2, 5, 16), torch.randn(2, 5, 16), torch.randn(2, 5, 16)),
+    ),
+    "lstm": (lambda: nn.LSTM(4, 6, 2), (torch.randn(3, 2, 4, requires_grad=True),)),
+    "gru, bidirectional": (lambda: nn.GRU(4, 6, bidirectional=True), (torch.randn(3, 2, 4),)),
+    "embedding": (
+        lambda: nn.Sequential(nn.Embedding(10, 4), nn.LayerNorm(4)),
+        (torch.randint(0, 10, (3, 5)),),
+    ),
+    "embedding with padding": (
+        lambda: nn.Embedding(10, 4, padding_idx=0, scale_grad_by_freq=True),
+        (torch.randint(0, 10, (3, 5)),),
+    ),
+    "embedding bag": (lambda: nn.EmbeddingBag(10, 4, mode="sum"), (torch.randint(0, 10, (3, 5)),)),
+    "upsampling": (
+        lambda: nn.Sequential(nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(3, 2, 3)),
+        (torch.randn(1, 3, 5, 5),),
+    ),
+    "transposed convolution": (lambda: nn.ConvTranspose2d(3, 4, 3, stride=2), (torch.randn(1, 3, 5, 5),)),
+    "double": (lambda: nn.Linear(4, 3).double(), (X.double(),)),
+    "complex": (
+        lambda: Calls(lambda m, x: (m.w * x).abs(), w=nn.Parameter(torch.randn(4, dtype=torch.cfloat))),
+        (X,),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_train_as_in_eager(name, fallbacks):
+    make, inputs = MODELS[name]
+    torch.manual_seed(1)
+    train(make().train(), *inputs)
+    assert not fallbacks
+
+
+def scaled(module: Any, x: torch.Tensor) -> Any:
+    return x * module.w
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * 2 * x  # not the derivative: this very function has to run
+
+
+def statistics(m: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        m.seen.add_(x.sum())
+        m.seen.mul_(0.5)
+    return x * m.w * m.seen.detach()
+
+
+def hooked(m: Any, x: torch.Tensor) -> torch.Tensor:
+    hidden = x * m.w
+    return hidden.sin() + hidden.detach()
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Loss]] = {
+    "several outputs": (lambda m, x: ((x * m.w).sin(), (x + m.v).exp()), lambda y: y[0].sum() + y[1].mean()),
+    "an output that nobody uses": (lambda m, x: ((x * m.w).sin(), (x + m.v).exp()), lambda y: y[1].sum()),
+    "a detached output": (lambda m, x: ((y := x * m.w), y.detach()), lambda y: (y[0] * y[1]).sum()),
+    "integers and floats": (
+        lambda m, x: ((y := x * m.w), y.argmax(1), y > 0),
+        lambda y: (y[0] * y[2] + y[1][:, None]).sum(),
+    ),
+    "views of one output": (
+        lambda m, x: ((y := x * m.w), y[1:], y.t()),
+        lambda y: y[0].sum() + (y[1] ** 2).sum() + y[2].prod(),
+    ),
+    "a view of an intermediate": (lambda m, x: (x * m.w).sin().reshape(-1)[3:9], lambda y: (y * y).sum()),
+    "an input returned": (lambda m, x: (x, x * m.w), lambda y: (y[0] * y[1]).sum()),
+    "a view of an input": (lambda m, x: (x[1:], x * m.w), lambda y: y[0].sum() * y[1].sum()),
+    "a parameter returned": (lambda m, x: (m.w, x * m.w), lambda y: (y[0] * y[1]).sum()),
+    "the same output twice": (lambda m, x: ((y := x * m.w), y), lambda y: (y[0] + 2 * y[1]).sum()),
+    "none and numbers among the outputs": (lambda m, x: (None, 3, x * m.w), lambda y: y[2].sum() * y[1]),
+    "a parameter that takes no part": (lambda m, x: x * m.w + m.v.detach(), lambda y: y.sum()),
+    "a parameter used twice": (lambda m, x: (x * m.w) @ m.w[:, None], lambda y: y.sum()),
+    "no_grad inside": (statistics, lambda y: y.sum()),
+    "detach inside": (hooked, lambda y: y.sum()),
+    "an autograd.Function": (lambda m, x: Cube.apply(x * m.w), lambda y: y.sum()),
+    "checkpoint": (
+        lambda m, x: checkpoint(lambda z: (z * m.w).sin().exp(), x, use_reentrant=False),
+        lambda y: y.sum(),
+    ),
+    "where and masks": (lambda m, x: torch.where(x > 0, x * m.w, m.v), lambda y: y.sum()),
+    "indexing": (lambda m, x: (x * m.w)[[0, 2, 2]][:, 1], lambda y: (y * y).sum()),
+    "scatter": (
+        lambda m, x: torch.zeros(5, 4).index_add(0, torch.tensor([1, 1, 3]), (x * m.w)[:3]),
+        lambda y: y.exp().sum(),
+    ),
+    "writes to an intermediate": (lambda m, x: (x * m.w).add_(1).mul_(m.v), lambda y: y.sum()),
+    "writes to a view": (lambda m, x: _written(x * m.w, m.v), lambda y: y.sum()),
+    "cumulative": (lambda m, x: (x * m.w).cumsum(0).cumprod(1), lambda y: y.sum()),
+    "sorting": (lambda m, x: (x * m.w).sort(1).values * m.v, lambda y: y.sum()),
+    "maximum of ties": (lambda m, x: torch.maximum(x * m.w, x * m.w).amax(1), lambda y: y.sum()),
+    "linear algebra": (
+        lambda m, x: torch.linalg.inv(x.t() @ x + torch.diag(m.w.exp()) * 9),
+        lambda y: y.sum(),
+    ),
+    "einsum": (lambda m, x: torch.einsum("ij,j,kj->ik", x, m.w, x), lambda y: (y * y).sum()),
+    "softmax and cross entropy": (
+        lambda m, x: F.cross_entropy(x * m.w, torch.tensor([0, 1, 2, 3, 0])),
+        lambda y: y,
+    ),
+    "mixed dtypes": (lambda m, x: (x.double() * m.w).float() + (x * m.v.half()), lambda y: y.sum()),
+    "expand and sum": (lambda m, x: m.w.expand(5, 4).sum(0) + x.sum(), lambda y: (y * y).sum()),
+    "a gradient that is its tangent": (lambda m, x: m.w + x, lambda y: (y * y).sum()),
+    "a write to a view that is returned too": (
+        lambda m, x: _returned(x * m.w),
+        lambda y: (y[0] * y[1].sum()).sum(),
+    ),
+    "zero elements": (lambda m, x: (x * m.w)[:0], lambda y: y.sum()),
+    "random numbers": (lambda m, x: F.dropout(x * m.w, 0.5) + torch.rand(4) * m.v, lambda y: y.sum()),
+}
+
+
+def _written(y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    y[1:3] = v
+    y[:, 0] *= 2
+    return y
+
+
+def _returned(y: torch.Tensor) -> Any:
+    z = y.view(-1)
+    z[::3] += 1
+    return y, z
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("input_too", [False, True])
+def test_functions_train_as_in_eager(name, input_too, fallbacks):
+    function, loss = FUNCTIONS[name]
+    torch.manual_seed(2)
+    module = Calls(function, w=parameter(4), v=parameter(4))
+    module.register_buffer("seen", torch.ones(()))
+    train(module, X.clone().requires_grad_(input_too), loss=loss)
+    assert not fallbacks
+
+
+def test_a_frozen_part_gets_no_gradient():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    train(model, X)
+
+
+def test_tied_weights_get_the_sum():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    train(model, X)
+
+
+def test_flipping_requires_grad_between_steps():
+    def call(model, inputs):
+        model[0].weight.requires_grad_(not model[0].weight.requires_grad)
+        return model(*inputs)
+
+    train(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), X, call=call, steps=4)
+
+
+def test_loading_a_state_between_steps():
+    def call(model, inputs):
+        model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()})
+        return model(*inputs)
+
+    train(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), X, call=call)
+
+
+def test_two_forwards_before_one_backward():
+    def call(model, inputs):
+        return model(*inputs) + model(*[one + 1 for one in inputs])
+
+    model = nn.Sequential(nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.3))
+    train(model, torch.randn(3, 4, 5), call=call)
+
+
+def test_gradients_are_accumulated():
+    model = nn.Linear(4, 2)
+    twin = copy.deepcopy(model)
+    compiled = tracer_core.compile(twin, backend="aten_eager")
+    for one, function in ((model, model), (twin, compiled)):
+        for scale in (1, 2, 3):
+            function(X * scale).square().sum().backward()
+        assert one.weight.grad is not None
+    same(model.weight.grad, twin.weight.grad)
+
+
+def pair(function, *leaves):
+    compiled = tracer_core.compile(function, backend="aten_eager")
+    return [(function, [x.detach().clone().requires_grad_() for x in leaves]),
+            (compiled, [x.detach().clone().requires_grad_() for x in leaves])]  # fmt: skip
+
+
+def test_retain_graph_and_a_second_backward_without_it():
+    for function, (x, w) in pair(lambda x, w: (x * w).sin().sum(), X, X + 1):
+        loss = function(x, w)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            loss.backward()
+        torch.testing.assert_close(x.grad, 2 * w * (x * w).cos(), rtol=1e-5, atol=1e-6)
+
+
+def test_an_input_changed_before_its_backward_is_an_error_as_in_eager():
+    for function, (x, w) in pair(lambda x, w: (x * w).sum(), X, X + 1):
+        loss = function(x, w)
+        with torch.no_grad():
+            w.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_a_statistic_changed_before_the_backward_is_none():
+    model = tracer_core.compile(nn.BatchNorm1d(4), backend="aten_eager").train()
+    loss = model(X).sum()
+    model(X + 1)
+    loss.backward()
+    assert model.weight.grad is not None
+
+
+def test_gradients_of_chosen_inputs_only():
+    results = [
+        torch.autograd.grad(function(x, w), [w], retain_graph=True) + torch.autograd.grad(function(x, w), [x])
+        for function, (x, w) in pair(lambda x, w: (x * w).exp().sum(), X, X + 1)
+    ]
+    same(list(results[0]), list(results[1]))
+
+
+def test_a_penalty_on_the_gradient():
+    results = []
+    for function, (x, w) in pair(lambda x, w: (x * w).sin() * w, X, X + 1):
+        loss = function(x, w).sum()
+        (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
+        (loss + gradient.square().sum()).backward()
+        results.append([x.grad, w.grad])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_a_penalty_on_the_gradient_through_batch_norm_and_dropout():
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout(0.4), nn.Linear(4, 1))
+    twin = copy.deepcopy(model)
+    compiled = tracer_core.compile(twin, backend="aten_eager")
+    for function in (model, compiled):
+        torch.manual_seed(4)
+        x = X.clone().requires_grad_()
+        out = function(x).sum()
+        (gradient,) = torch.autograd.grad(out, x, create_graph=True)
+        (out + gradient.square().sum()).backward()
+    for (name, one), other in zip(model.named_parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-6, msg=name)
+    same(list(model.buffers()), list(twin.buffers()))
+
+
+def test_a_gradient_of_a_gradient_after_an_input_changed_is_an_error():
+    def function(x, w):
+        return (x + w).sin().sum()
+
+    compiled = tracer_core.compile(function, backend="aten_eager")
+    x, w = X.clone().requires_grad_(), (X + 1).requires_grad_()
+    loss = compiled(x, w)
+    with torch.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(loss, x, create_graph=True)
+
+
+def test_hooks_on_parameters_and_modules_fire():
+    seen = []
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    model[0].weight.register_hook(lambda g: seen.append("hook") or g * 2)
+    model[2].weight.register_post_accumulate_grad_hook(lambda p: seen.append("accumulated"))
+    compiled = tracer_core.compile(model, backend="aten_eager")
+    compiled(X).sum().backward()
+    assert sorted(seen) == ["accumulated", "hook"]
+
+
+def test_checkpoint_computes_again_in_the_backward():
+    model = Calls(
+        lambda m, x: checkpoint(lambda z: (z * m.w).sin().exp(), x, use_reentrant=False), w=parameter(4)
+    )
+    graphs = lowered(model, X)
+    sines = [n for n in graphs.backward.graph.graph.nodes if n.target is torch.ops.aten.sin.default]
+    assert len(sines) == 1
+    assert graphs.split.saved_bytes == 0
+
+
+def lowered(model: nn.Module, *inputs: Any, memory_budget: float | None = None) -> Any:
+    """The forward and backward graphs that a model's training call is lowered to."""
+    found = []
+    original = dispatch.compile_graph
+
+    def spy(captured: Any, config: Any) -> Any:
+        found.append((captured, config))
+        return original(captured, config)
+
+    patch = pytest.MonkeyPatch()
+    with patch.context() as patched:
+        patched.setattr(dispatch, "compile_graph", spy)
+        tracer_core.compile(model, backend="aten_eager")(*inputs)
+    captured, config = found[0]
+    options = None if memory_budget is None else Budget(memory_budget)
+    return lower_training(
+        captured, dispatch.Request(config.backend, options, "default", "g", dispatch.Phase.FORWARD)
+    )
+
+
+class Budget:
+    def __init__(self, memory_budget: float) -> None:
+        self.memory_budget = memory_budget
+
+
+def test_cheap_values_are_computed_again_not_saved():
+    model = Calls(lambda m, x: ((x @ m.w).sin().exp() * 2).cos(), w=parameter(4, 64))
+    graphs = lowered(model, X)
+    assert graphs.split.saved_bytes == 5 * 64 * 4  # the product alone
+
+
+def test_a_memory_budget_saves_less():
+    def blocks(m, x):
+        for weight in m.weights:
+            x = torch.softmax(x @ weight, -1).sin()
+        return x
+
+    model = Calls(blocks, weights=nn.ParameterList(parameter(4, 4) for _ in range(8)))
+    saved = [lowered(copy.deepcopy(model), X, memory_budget=b).split.saved_bytes for b in (1.0, 0.5, 0.0)]
+    assert saved[1] <= saved[0] / 2
+    assert saved[2] == 0
+
+
+def test_saved_tensors_are_freed_with_the_graph():
+    compiled = tracer_core.compile(lambda x, w: (x @ w).sin().sum(), backend="aten_eager")
+    x, w = torch.randn(50, 50), torch.randn(50, 50, requires_grad=True)
+    compiled(x, w).backward()
+
+    def tensors() -> int:
+        gc.collect()
+        return sum(type(one) is torch.Tensor for one in gc.get_objects())
+
+    before = tensors()
+    for _ in range(3):
+        compiled(x, w).backward()
+    assert tensors() <= before
+
+
+@pytest.mark.parametrize("sizes", [(3, 5, 7, 2), (4, 1, 6, 2)])
+def test_one_backward_serves_several_sizes(sizes):
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
+    twin = copy.deepcopy(model)
+    compiled = tracer_core.compile(twin, backend="aten_eager", dynamic=True)
+    for number, size in enumerate(sizes):
+        x = torch.randn(size, 4)
+        same(*[step(f, one, [x], first_tensor, number) for f, one in ((model, model), (compiled, twin))])
+
+
+def test_sizes_that_no_saved_tensor_shows_reach_the_backward():
+    def mean(m, x):
+        return (x * m.w).sum() / x.shape[0] + m.w.sum() * x.shape[1]
+
+    for sizes in ([(3, 4), (5, 4), (7, 4)],):
+        function = Calls(mean, w=parameter(4))
+        twin = copy.deepcopy(function)
+        compiled = tracer_core.compile(twin, backend="aten_eager", dynamic=True)
+        for number, size in enumerate(sizes):
+            x = torch.randn(*size)
+            runs = ((function, function), (compiled, twin))
+            same(*[step(f, one, [x], lambda y: y, number) for f, one in runs])
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_autocast(inside):
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
+
+    def call(function, inputs):
+        with torch.autocast("cpu", torch.bfloat16):
+            return function(*inputs).float()
+
+    if inside:
+        train(Calls(lambda m, x: call(m.body, [x]), body=model), X)
+    else:
+        train(model, X, call=call)
+
+
+def test_a_backward_inside_autocast_is_not_cast_again():
+    model = nn.Linear(4, 3)
+    twin = copy.deepcopy(model)
+    compiled = tracer_core.compile(twin, backend="aten_eager")
+    for function in (model, compiled):
+        loss = function(X).sum()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss.backward()
+    assert twin.weight.grad.dtype == torch.float32
+
+
+def test_grad_scaler():
+    model, results = nn.Linear(4, 3), []
+    for compiled in (False, True):
+        one = copy.deepcopy(model)
+        function = tracer_core.compile(one, backend="aten_eager") if compiled else one
+        optimizer, scaler = (
+            torch.optim.SGD(one.parameters(), lr=0.1),
+            torch.amp.GradScaler("cpu", init_scale=64.0),
+        )
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale(function(X).square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        results.append(list(one.parameters()))
+    same(*results)
+
+
+def test_a_write_that_carries_gradients_into_an_input_runs_eagerly_and_says_so(fallbacks):
+    def write(m, x):
+        m.seen.copy_(x * m.w)
+        return m.seen * 2
+
+    for _ in range(2):
+        module = Calls(write, w=parameter(4))
+        module.register_buffer("seen", torch.zeros(5, 4))
+        compiled = tracer_core.compile(module, backend="aten_eager")
+        compiled(X).sum().backward()
+        torch.testing.assert_close(module.w.grad, 2 * X.sum(0))
+    assert {one.kind for one in fallbacks} == {"lowering"}
+    assert "writes values that require grad" in fallbacks[0].reason
+
+
+def test_under_no_grad_the_same_module_has_no_backward():
+    model = nn.Linear(4, 3)
+    compiled = tracer_core.compile(model, backend="aten_eager")
+    assert compiled(X).requires_grad
+    with torch.no_grad():
+        assert not compiled(X).requires_grad
