@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import tracer_core
-from tracer_core import dispatch
+from tracer_core import dispatch, torch_private
+from tracer_core.aten.corrections import CORRECTIONS
 from tracer_core.aten.training import lower_training
 
 Loss = Callable[[Any], torch.Tensor]
@@ -136,7 +137,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
         (torch.randn(2, 3, 8, 8),),
     ),
     "in-place activations": (
-        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Hardswish(inplace=True)),
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 1), nn.SiLU(inplace=True)
+        ),
         (torch.randn(2, 3, 8, 8),),
     ),
     "pooling": (
@@ -257,8 +260,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Loss]] = {
     "cumulative": (lambda m, x: (x * m.w).cumsum(0).cumprod(1), lambda y: y.sum()),
     "sorting": (lambda m, x: (x * m.w).sort(1).values * m.v, lambda y: y.sum()),
     "maximum of ties": (lambda m, x: torch.maximum(x * m.w, x * m.w).amax(1), lambda y: y.sum()),
-    "linear algebra": (
-        lambda m, x: torch.linalg.inv(x.t() @ x + torch.diag(m.w.exp()) * 9),
+    "products of matrices": (
+        lambda m, x: torch.linalg.multi_dot([x.t(), x, torch.diag(m.w)]),
         lambda y: y.sum(),
     ),
     "einsum": (lambda m, x: torch.einsum("ij,j,kj->ik", x, m.w, x), lambda y: (y * y).sum()),
@@ -412,7 +415,7 @@ def test_a_penalty_on_the_gradient_through_batch_norm_and_dropout():
         (gradient,) = torch.autograd.grad(out, x, create_graph=True)
         (out + gradient.square().sum()).backward()
     for (name, one), other in zip(model.named_parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-5, atol=1e-6, msg=name)
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
     same(list(model.buffers()), list(twin.buffers()))
 
 
@@ -587,6 +590,27 @@ def test_a_write_that_carries_gradients_into_an_input_runs_eagerly_and_says_so(f
         torch.testing.assert_close(module.w.grad, 2 * X.sum(0))
     assert {one.kind for one in fallbacks} == {"lowering"}
     assert "writes values that require grad" in fallbacks[0].reason
+
+
+STATISTICS = {
+    "layer_norm": lambda x, w: (torch.ops.aten.native_layer_norm.default, (x, [6], w(6), w(6), 1e-5)),
+    "group_norm": lambda x, w: (torch.ops.aten.native_group_norm.default, (x, w(8), w(8), 4, 8, 6, 2, 1e-5)),
+    "batch_norm": lambda x, w: (
+        torch.ops.aten._native_batch_norm_legit_functional.default,
+        (x, w(8), w(8), torch.zeros(8), torch.ones(8), True, 0.1, 1e-5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_what_norms_keep_has_the_kernels_dtype(name, dtype):
+    op, args = STATISTICS[name](torch.randn(4, 8, 6).to(dtype), torch.ones)
+    mode = torch_private.fake_tensor_mode()
+    fakes = tuple(torch_private.to_fake(mode, one) if isinstance(one, torch.Tensor) else one for one in args)
+    with mode:
+        corrected = CORRECTIONS[op](mode, fakes, op(*fakes))
+    assert [one.dtype for one in corrected] == [one.dtype for one in op(*args)]
 
 
 def test_under_no_grad_the_same_module_has_no_backward():

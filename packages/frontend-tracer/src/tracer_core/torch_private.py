@@ -68,11 +68,11 @@ def plain_checkpoint() -> Any:
     return getattr(checkpoint, "__wrapped__", checkpoint)
 
 
-def fake_like(value: Any) -> Any:
-    """A new fake with the sizes, strides, dtype and device of another; no recording mode sees it."""
+def fake_like(value: Any, dtype: torch.dtype | None = None) -> Any:
+    """A new fake with the sizes, strides, dtype (or another) and device of one; no recording mode sees it."""
     mode = value.fake_mode
     with no_python_dispatch(), torch.no_grad():
-        meta = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        meta = torch.empty_strided(value.shape, value.stride(), dtype=dtype or value.dtype, device="meta")
     return _fake_class()(mode, meta, value.device)
 
 
@@ -181,11 +181,12 @@ def python_dispatcher() -> Any:
 
 
 def is_composite(op: Any) -> bool:
-    """Whether torch defines an operator by other operators (CompositeImplicitAutograd). Operators of
-    TorchScript alone (``aten::size``) are not known to the dispatcher and are not."""
+    """Whether torch defines an operator by other operators alone (CompositeImplicitAutograd, and no kernel of its
+    own). Operators of TorchScript alone (``aten::size``) are not known to the dispatcher and are not."""
     name = op.name()
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    return bool(torch._C._dispatch_has_kernel(name) and has(name, "CompositeImplicitAutograd"))
+    composite = torch._C._dispatch_has_kernel(name) and has(name, "CompositeImplicitAutograd")
+    return bool(composite and not has(name, "CPU"))
 
 
 @functools.cache

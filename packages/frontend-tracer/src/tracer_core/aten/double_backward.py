@@ -80,7 +80,7 @@ class Differentiated:
         given = ctx.given
         ctx.versions = [given[index]._version for index in self.versioned]
 
-    def gradients(self, ctx: Any, tangents: Sequence[torch.Tensor]) -> Sequence[torch.Tensor | None]:
+    def gradients(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         """The gradient of each differentiable input, itself differentiable."""
         if self.obstacle:
             raise RuntimeError(f"{self.name}: a gradient of a gradient was asked for, but {self.obstacle}")
@@ -102,11 +102,15 @@ class Differentiated:
             settings.restore(before)
             if stream is not None:
                 torch.set_rng_state(stream)
-        roots = [(outputs[self.positions[index]], tangents[index]) for index in self.tangents]
+        roots = [
+            (outputs[self.positions[index]], tangents[index])
+            for index in self.tangents
+            if tangents[index] is not None
+        ]
         return torch.autograd.grad(
             [root for root, _ in roots],
             [given[index] for index in self.differentiable],
-            [tangent for _, tangent in roots],
+            [tangent for _, tangent in roots],  # type: ignore[misc]
             create_graph=True,
             allow_unused=True,
         )

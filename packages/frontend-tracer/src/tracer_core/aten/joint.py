@@ -63,10 +63,18 @@ class JointLowering(Lowering):
     differentiates = True
 
     def __init__(
-        self, gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any], request: Request
+        self,
+        gm: torch.fx.GraphModule,
+        values: Mapping[torch.fx.Node, Any],
+        request: Request,
+        inputs: Sequence[Any],
     ) -> None:
         super().__init__(gm, values, request)
         self.freed: set[int] = set()
+        # A fake says what its tensor required after the call; the call began as the inputs say.
+        for node, given in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True):
+            if isinstance(given, torch.Tensor):
+                self.leaves[id(values[node])] = given.requires_grad
 
     def joint(self, specs: tuple[InputSpec, ...]) -> Joint:
         """Interprets and differentiates. Raises LoweringUnsupported where autograd's effects have no
@@ -98,7 +106,9 @@ class JointLowering(Lowering):
         return [
             (index, self.wrappers[id(value)])
             for index, value in enumerate(self.recorder.inputs)
-            if isinstance(value, torch.Tensor) and value.requires_grad and id(value) in self.wrappers
+            if isinstance(value, torch.Tensor)
+            and id(value) in self.wrappers
+            and self.leaves.get(id(value), value.requires_grad)
         ]
 
     def _require_no_new_gradients(self) -> None:

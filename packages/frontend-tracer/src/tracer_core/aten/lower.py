@@ -255,6 +255,7 @@ class Lowering:
         self.request = request
         self.fake_mode = self._fake_mode()
         self.recorder = AtenRecorder(self.fake_mode, decomposition_table(request.backend))
+        self.leaves: dict[int, bool] = {}  # id of an input's fake -> whether the input requires grad
         self.wrappers: dict[int, Any] = {}  # id of an eager value -> its functional wrapper
         self.env: dict[torch.fx.Node, Any] = {}
         self.pairs: list[tuple[torch.Tensor, torch.Tensor, str]] = []  # eager value, wrapper, node
@@ -413,7 +414,9 @@ class Lowering:
         """The functional wrapper of an input's fake: a leaf where gradients are computed."""
         with torch_private.functionalization_off():
             wrapper = torch_private.functional(value)
-        return wrapper.requires_grad_(value.requires_grad) if self.differentiates else wrapper
+        if not self.differentiates:
+            return wrapper
+        return wrapper.requires_grad_(self.leaves.get(id(value), value.requires_grad))
 
     def _attribute(self, node: torch.fx.Node) -> Any:
         real = attribute(self.gm, str(node.target))

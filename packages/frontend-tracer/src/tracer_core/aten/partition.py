@@ -171,12 +171,22 @@ class Partitioner:
         """Whether a node may be computed again by default."""
         if node.op != "call_function" or is_size(node):
             return False
+        if self._is_view(node):
+            return True
         if node.target is operator.getitem:
             return False
-        if self.owner(node) is not node:
-            return True  # a view
         tags = getattr(node.target, "tags", ())
         return (torch.Tag.pointwise in tags or node.target in CHEAP) and not _random(node)
+
+    def _is_view(self, node: Node) -> bool:
+        """Whether all that a node returns lies in the memory of earlier nodes."""
+        value = node.meta.get("val")
+        values = value if isinstance(value, (tuple, list)) else [value]
+        tensors = [one for one in values if isinstance(one, torch.Tensor) and one.layout is torch.strided]
+        at = self.order[node]
+        return bool(tensors) and all(
+            self.order[self.owners[torch_private.storage_id(t)]] < at for t in tensors
+        )
 
     def _cut(self, needed: Sequence[Node], costly: frozenset[Node]) -> list[Node]:
         """The values to save, in order: a minimum cut between what is there and what is needed."""
@@ -185,7 +195,7 @@ class Partitioner:
         def again(node: Node) -> bool:
             if node.op == "placeholder" or is_size(node):
                 return False
-            if node.target is operator.getitem:
+            if node.target is operator.getitem and not self._is_view(node):
                 source = node.args[0]
                 return isinstance(source, Node) and source in costly
             return node in costly or self._cheap(node)

@@ -18,8 +18,9 @@ from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tracer_core import torch_private
+from tracer_core.aten.corrections import CORRECTIONS
 from tracer_core.aten.errors import LoweringUnsupported
-from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
+from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, hint_of, size_origins
 
 aten = torch.ops.aten
 
@@ -169,8 +170,8 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         fake_args = map_aggregate(args, self._as_fake)
         fake_kwargs = map_aggregate(kwargs, self._as_fake)
         result = func(*fake_args, **fake_kwargs)
-        if func is aten.mkldnn_rnn_layer.default and torch.is_grad_enabled():
-            result = (*result[:3], self._workspace(fake_args))
+        if func in CORRECTIONS:
+            result = CORRECTIONS[func](self._fake_mode, fake_args, result)
         if func in SAME_VALUE:
             self.bind(result, self.node_of(fake_args[0]))
             return result
@@ -197,20 +198,6 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             packed = aten.permute.default(like, order)
             drawn = aten.bernoulli.p(packed, p, **kwargs)
             return aten.permute.default(drawn, inverse)
-
-    def _workspace(self, args: tuple[Any, ...]) -> torch.Tensor:
-        """What oneDNN keeps for the backward of a recurrent layer: only oneDNN knows its size, fakes say 0."""
-        if any(isinstance(value, torch.Tensor) and free_symbols(value) for value in args):
-            raise LoweringUnsupported(
-                "a recurrent layer of oneDNN is trained with symbolic sizes", self.frame
-            )
-
-        def real(value: Any) -> Any:
-            return torch.zeros(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
-
-        with torch_private.outside_modes():
-            kept = aten.mkldnn_rnn_layer.default(*map(real, args))[3]
-        return torch_private.fake_like(torch_private.to_fake(self._fake_mode, kept))
 
     def _bind_items(self, node: torch.fx.Node, items: Any) -> None:
         for index, item in enumerate(items):

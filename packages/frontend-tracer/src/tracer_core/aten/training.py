@@ -46,7 +46,7 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
     """The forward and the backward graph of a captured graph. Raises LoweringUnsupported with the reason if one of
     them has no functional form."""
     values = captured_values(captured.gm, captured.real_inputs, grad=True)
-    lowering = JointLowering(captured.gm, values, request)
+    lowering = JointLowering(captured.gm, values, request, captured.real_inputs)
     joint = lowering.joint(captured.inputs)
     budget = getattr(request.options, "memory_budget", 1.0)
     split = Partitioner(joint, budget).split()
@@ -149,7 +149,9 @@ def _function(
     inputs_of, outputs_of, plain_of = map(_items, (split.saved_inputs, split.saved_outputs, plain))
     sizes_of = _sizes(graphs)
     fits = [(index, _fit(graphs.split.forward, index)) for index in split.tangents]
-    gradients = split.gradients
+    found_in = split.gradients
+    several = split.tangents if len(split.tangents) > 1 else ()  # the tangent of a single one is always there
+    absent = _absent(split, graphs.backward.graph.graph)
     device = graphs.forward.spec.device.type
     again = Differentiated(captured, joint)
 
@@ -163,13 +165,18 @@ def _function(
             again.remember_versions(ctx)
             ctx.save_for_backward(*kept, *outputs_of(out))
             ctx.mark_non_differentiable(*plain_of(out))
+            ctx.set_materialize_grads(False)
+            ctx.shapes = [out[index].shape for index in several]
             return tuple(out[:count])
 
         @staticmethod
-        def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
+        def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
             if torch.is_grad_enabled():
                 return (None, *again.gradients(ctx, tangents))
-            fitted = [fit(tangents[index]) for index, fit in fits]
+            gradients = found_in
+            if several and any(tangents[index] is None for index in several):
+                gradients, tangents = absent(ctx.shapes, tangents)
+            fitted = [fit(tangents[index]) for index, fit in fits]  # type: ignore[arg-type]
             given = [*ctx.saved_tensors, *ctx.sizes, *fitted]
             if torch.is_autocast_enabled(device):
                 with torch_private.autocast_off():
@@ -199,6 +206,41 @@ def _sizes(graphs: TrainingGraphs) -> Callable[[Sequence[Any]], tuple[Any, ...]]
     if not reads:
         return lambda args: ()
     return lambda args: tuple([args[i] if dim is None else args[i].shape[dim] for i, dim in reads])
+
+
+def _absent(split: Split, backward: torch.fx.Graph) -> Callable[[Any, Any], Any]:
+    """For a call in which some outputs got no gradient: (where the gradients are found, tangents with zeros for
+    those). An input that only such outputs depend on gets no gradient, as in eager."""
+    (output,) = backward.find_nodes(op="output")
+    placeholders = backward.find_nodes(op="placeholder")[-len(split.tangents) :]
+    depends: dict[torch.fx.Node, frozenset[int]] = {
+        node: frozenset([index]) for node, index in zip(placeholders, split.tangents, strict=True)
+    }
+    for node in backward.nodes:
+        if node.op == "call_function":
+            depends[node] = frozenset().union(
+                *(depends.get(one, frozenset()) for one in node.all_input_nodes)
+            )
+    needs = [
+        None if g is None else frozenset([split.tangents[~g]]) if g < 0 else depends[output.args[0][g]]
+        for g in split.gradients
+    ]
+    (returned,) = split.forward.find_nodes(op="output")
+    like = {index: returned.args[0][index].meta["val"] for index in split.tangents}
+
+    def absent(shapes: Sequence[torch.Size], tangents: Sequence[torch.Tensor | None]) -> Any:
+        given = {index for index in split.tangents if tangents[index] is not None}
+        found = [
+            g if need is not None and need & given else None
+            for g, need in zip(split.gradients, needs, strict=True)
+        ]
+        filled = list(tangents)
+        for index, shape in zip(split.tangents, shapes, strict=True):
+            if filled[index] is None:
+                filled[index] = torch.zeros(shape, dtype=like[index].dtype, device=like[index].device)
+        return found, filled
+
+    return absent
 
 
 def _fit(forward: torch.fx.Graph, index: int) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -1,0 +1,55 @@
+"""Where fakes say something else than the CPU's kernels about what an operator saves for its backward.
+
+In: an operator's fake arguments and its fake result. Out: the result as the kernel gives it. What always holds:
+only results that backward operators alone read are touched; `tests/aten/test_training.py` compares with the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aten.errors import LoweringUnsupported
+from tracer_core.aten.sizes import free_symbols
+
+aten = torch.ops.aten
+
+_LOW = (torch.bfloat16, torch.float16)
+
+
+def _statistics(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """Mean and deviation of a low-precision input are float32 if a parameter or a running statistic is."""
+    value, *others = (arg for arg in args if isinstance(arg, torch.Tensor))
+    mixed = value.dtype in _LOW and any(other.dtype is torch.float32 for other in others)
+    if not mixed or value.device.type != "cpu":
+        return result
+    kept = [torch_private.fake_like(one, torch.float32) for one in result[1:3]]
+    return (result[0], *kept, *result[3:])
+
+
+def _workspace(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """What oneDNN keeps for the backward of a recurrent layer: only oneDNN knows its size, fakes say 0."""
+    if not torch.is_grad_enabled():
+        return result
+    if any(isinstance(value, torch.Tensor) and free_symbols(value) for value in args):
+        raise LoweringUnsupported("a recurrent layer of oneDNN is trained with symbolic sizes")
+
+    def real(value: Any) -> Any:
+        return torch.zeros(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
+
+    with torch_private.outside_modes():
+        kept = aten.mkldnn_rnn_layer.default(*map(real, args))[3]
+    return (*result[:3], torch_private.fake_like(torch_private.to_fake(mode, kept)))
+
+
+CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
+    aten.native_layer_norm.default: _statistics,
+    aten.native_group_norm.default: _statistics,
+    aten.native_batch_norm.default: _statistics,
+    aten._native_batch_norm_legit_functional.default: _statistics,
+    aten._native_batch_norm_legit_no_training.default: _statistics,
+    aten.mkldnn_rnn_layer.default: _workspace,
+}
