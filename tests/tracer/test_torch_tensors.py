@@ -208,6 +208,17 @@ PLAIN = {
         ),
         (X,),
     ),
+    "dtypes named by Python's classes": (
+        (2, 0, ""),
+        lambda x: (
+            torch.tensor([-1], dtype=int) + x.to(int),
+            x.sum(dtype=float),
+            x.to(bool),
+            torch.ones(2, dtype=complex),
+        ),
+        (X,),
+        (G,),
+    ),
     "to": (
         (1, 0, ""),
         lambda x: (

@@ -57,6 +57,24 @@ class SizeVars:
         result = sympy.sympify(expr).subs(values)
         return int(result) if result.is_Integer and not expr.has(sympy.Mod) else None
 
+    def nonnegative(self, expr: Expr) -> bool:
+        """Whether it is known to be at least 0 for every size in range."""
+        if isinstance(expr, int):
+            return expr >= 0
+        smallest = sympy.expand(expr)
+        if smallest.is_nonnegative:
+            return True
+        for symbol in expr.free_symbols:
+            spec = self.specs.get(symbol.name)
+            slope = sympy.diff(smallest, symbol)
+            if spec is None or not slope.is_Integer:
+                return False  # neither rises nor falls by a known amount
+            bound = spec.lower if slope > 0 else spec.upper
+            if bound is None:
+                return False
+            smallest = smallest.subs(symbol, bound)
+        return bool(smallest.is_nonnegative)
+
     def static(self, expr: Expr, why: str) -> int:
         """Its value, . Raises BackendError where it is symbolic. why: what needs the number."""
         if isinstance(expr, int):

@@ -32,6 +32,10 @@ from tracer_core.source import Source
 _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
            torch.memory_format, type(Ellipsis))  # fmt: skip
 _SIMPLE_TYPES = frozenset(_SIMPLE)
+#: What ``dtype=int`` means to an operator; the text of a graph cannot say a class.
+_PYTHON_DTYPES: dict[type, torch.dtype] = {
+    bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128,
+}  # fmt: skip
 #: Operators that write to their first operand.
 _WRITING_OPERATORS = frozenset(
     {operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv,
@@ -341,6 +345,8 @@ class Recorder:
             return slice(*(self.argument(v) for v in (value.start, value.stop, value.step)))
         if isinstance(value, _SIMPLE) and type(value) not in SCALARS:
             return _written(value)
+        if isinstance(value, type) and value in _PYTHON_DTYPES:
+            return _PYTHON_DTYPES[value]
         if type(value) in SCALARS and isinstance(number := value.item(), (bool, int, float)):
             return number  # to an operator a number of NumPy is a number
         if isinstance(value, (torch._ops.OpOverload, torch.fx.Node)) or type(value).__module__ == "builtins":

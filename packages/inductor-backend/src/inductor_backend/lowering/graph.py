@@ -176,8 +176,8 @@ class GraphLowering:
         return any(isinstance(n, ExternNode) and name in n.reads() for n in self.program.nodes)
 
     def _output_view(self, value: Ref, strides: tuple[Expr, ...]) -> str | Strided:
-        """An output that is a view of a buffer of ours: given out as a view where it shows the whole
-        buffer and nobody else returns that buffer, else copied."""
+        """An output that is a view of a buffer of ours: given out as a view where nobody else returns that
+        buffer and it shows all of it, or leaves gaps that a copy would only have to make again; else copied."""
         layout, buffer = value.strided(), value.buffer
         taken = {item.buffer if isinstance(item, Strided) else item for item in self.program.outputs}
         if (
@@ -185,8 +185,17 @@ class GraphLowering:
             and buffer.kind is not BufferKind.INPUT
             and buffer.storage == buffer.name
             and same_strides(layout, strides)
-            and layout.numel == buffer.layout.numel
+            and (layout.numel == buffer.layout.numel or not self.ctx.is_dense(layout.sizes, strides))
             and buffer.name not in taken
         ):
             return Strided(buffer.name, Layout(layout.sizes, strides, layout.offset))
-        return self.ctx.copy(value, strides, "output").buffer.name
+        return self._output_copy(value, strides)
+
+    def _output_copy(self, value: Ref, strides: tuple[Expr, ...]) -> str | Strided:
+        """A buffer of its own with exactly these strides; what is repeated (stride 0) is written once."""
+        sizes = value.sizes
+        for dim, stride in enumerate(strides):
+            if isinstance(stride, int) and stride == 0 and sizes[dim] != 1:
+                value = value.select(dim, 0).unsqueeze(dim)
+        name = self.ctx.copy(value, strides, "output", exactly=True).buffer.name
+        return name if value.sizes == sizes else Strided(name, Layout(sizes, strides))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr, Index, contiguous_strides, variables
+from inductor_backend.index_expr import Expr, Index, contiguous_strides, simplify, variables
 from inductor_backend.loop_ir.nodes import (
     Buffer,
     BufferKind,
@@ -131,36 +131,47 @@ class Lowering:
         dtype: torch.dtype | None = None,
         strides: Sequence[Expr] | None = None,
         label: str | None = None,
+        exactly: bool = False,
     ) -> Ref:
-        """A buffer filled by body(index). sizes, dtype and strides default to those of the node."""
+        """A buffer filled by body(index). sizes, dtype and strides default to those of the node. exactly: with
+        these strides even where they leave gaps."""
         if sizes is None:
             sizes = self.shape()
             strides = self.strides() if strides is None else strides
         dtype = self.meta().dtype if dtype is None else dtype
-        buffer = self.buffer(sizes, dtype, self.dense(sizes, strides))
+        assert strides is not None or not exactly
+        buffer = self.buffer(sizes, dtype, strides if exactly else self.dense(sizes, strides))
         index = variables(sizes)
         self.add_loop(
             sizes, [False] * len(sizes), [Store((buffer.name,), index, cast(body(index), dtype))], label
         )
         return Ref.of(buffer)
 
-    @staticmethod
-    def dense(sizes: Sequence[Expr], strides: Sequence[Expr] | None) -> tuple[Expr, ...]:
+    @classmethod
+    def dense(cls, sizes: Sequence[Expr], strides: Sequence[Expr] | None) -> tuple[Expr, ...]:
         """The strides where they fill memory without holes or overlap, else row-major ones."""
         if strides is None:
             return contiguous_strides(sizes)
-        expected: Expr = 1
-        order = sorted(
-            (k for k, size in enumerate(sizes) if not (isinstance(size, int) and size == 1)),
-            key=lambda k: (strides[k] if isinstance(strides[k], int) else 1 << 40, -k),
-        )
         if not all(isinstance(stride, int) for stride in strides):
             return tuple(strides)  # symbolic: a functional graph's result is dense
-        for k in order:
-            if strides[k] != expected:
-                return contiguous_strides(sizes)
-            expected = expected * sizes[k]
-        return tuple(strides)
+        return tuple(strides) if cls.is_dense(sizes, strides) else contiguous_strides(sizes)
+
+    @staticmethod
+    def is_dense(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
+        """Whether strides fill memory without holes or overlap. False where symbols leave it open."""
+        steps = [
+            (stride, size)
+            for size, stride in zip(sizes, strides, strict=True)
+            if not (isinstance(size, int) and size == 1)
+        ]
+        expected: Expr = 1
+        while steps:
+            found = next((one for one in reversed(steps) if one[0] == expected), None)
+            if found is None:
+                return False
+            steps.remove(found)
+            expected = simplify(expected * found[1])
+        return True
 
     def reduction(
         self,
@@ -198,11 +209,13 @@ class Lowering:
         )
         return value, squares
 
-    def copy(self, ref: Ref, strides: Sequence[Expr] | None = None, label: str = "copy") -> Ref:
+    def copy(
+        self, ref: Ref, strides: Sequence[Expr] | None = None, label: str = "copy", exactly: bool = False
+    ) -> Ref:
         """The view's elements in a buffer of its own (remembered: the same copy is made once)."""
-        key = (ref.buffer.name, ref.sizes, ref.index, tuple(strides) if strides is not None else None)
+        key = (ref.buffer.name, ref.sizes, ref.index, tuple(strides) if strides is not None else None, exactly)
         if key not in self._copies:
-            self._copies[key] = self.pointwise(ref.at, ref.sizes, ref.dtype, strides, label)
+            self._copies[key] = self.pointwise(ref.at, ref.sizes, ref.dtype, strides, label, exactly)
         return self._copies[key]
 
     def strided(self, ref: Ref, strides: Sequence[Expr] | None = None) -> Strided:

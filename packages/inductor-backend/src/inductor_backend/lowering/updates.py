@@ -15,6 +15,7 @@ from inductor_backend.index_expr import Index, floordiv, simplify
 from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.lowering.views import slice_start
 
 
 @lower(aten.copy.default)
@@ -36,10 +37,8 @@ def slice_scatter(
 ) -> Ref:
     dim = dim % len(x.sizes)
     size = x.sizes[dim]
-    start = 0 if start is None else start
-    if isinstance(start, int) and start < 0:
-        start = simplify(start + size)
     length = source.sizes[dim]
+    start = slice_start(ctx, size, start, end, length, step)
     dtype = x.dtype
 
     def body(at: Sequence[Index]) -> Value:

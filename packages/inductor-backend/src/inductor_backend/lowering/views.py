@@ -88,18 +88,35 @@ def select(ctx: Lowering, x: Ref, dim: int, at: Any) -> Ref:
     return x.select(dim, at)
 
 
+def slice_start(ctx: Lowering, size: Expr, start: Any, end: Any, length: Expr, step: int) -> Expr:
+    """Where a slice of `length` elements begins: a start that is negative counts from the end, and one beyond
+    either end is moved there. Raises where the ranges of the sizes leave it open."""
+    start = 0 if start is None else start
+    if isinstance(size, int) and isinstance(start, int):
+        return min(max(start + size, 0) if start < 0 else start, size)
+    if step == 1 and (end is None or (isinstance(end, int) and end >= _NO_END)):
+        return simplify(size - length)
+    if ctx.sizes.nonnegative(start):
+        return simplify(start)
+    if ctx.sizes.nonnegative(-start):
+        if ctx.sizes.nonnegative(start + size):
+            return simplify(start + size)
+        if ctx.sizes.nonnegative(-start - size):
+            return 0
+    raise unsupported("lower", f"a slice from {start} of {size} elements: its begin is not known", ctx.node)
+
+
+#: An ``end`` that means the end of any tensor.
+_NO_END = 2**62
+
+
 @lower(aten.slice.Tensor)
 def slice_tensor(
     ctx: Lowering, x: Ref, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
 ) -> Ref:
     dim = dim % len(x.sizes)
-    size = x.sizes[dim]
-    start = 0 if start is None else start
-    if isinstance(start, int) and start < 0:
-        start = max(simplify(start + size), 0) if isinstance(size, int) else simplify(start + size)
-    if isinstance(start, int) and isinstance(size, int):
-        start = min(start, size)
-    return x.slice(dim, start, ctx.shape()[dim], step)
+    length = ctx.shape()[dim]
+    return x.slice(dim, slice_start(ctx, x.sizes[dim], start, end, length, step), length, step)
 
 
 @lower(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default)
