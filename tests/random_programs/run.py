@@ -137,9 +137,7 @@ class Side:
         globals_ = [
             (name, value)
             for name, value in world.items()
-            if name not in hidden
-            and not isinstance(value, types.ModuleType)
-            and not _ROW.fullmatch(name)
+            if name not in hidden and not isinstance(value, types.ModuleType) and not _ROW.fullmatch(name)
         ]
         facts = describe(
             [

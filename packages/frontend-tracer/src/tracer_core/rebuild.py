@@ -19,7 +19,9 @@ import functools
 import gc
 import operator
 import re
+import sys
 import types
+import typing
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -40,6 +42,8 @@ from tracer_core.remake import (
     is_module_global,
     is_stale,
     spent_iterator,
+    type_parameter,
+    type_variable,
 )  # fmt: skip
 from tracer_core.segments.breaks import Restart
 
@@ -365,6 +369,20 @@ class Rebuilder(ObjectRebuilder):
 
     # -- everything else --
 
+    def _type_parameter(self, obj: Any) -> str:
+        """A TypeVar, ParamSpec or TypeVarTuple of 3.12 on, which are written in C."""
+        if obj.__module__ == "typing":  # made by brackets
+            stars = _STARS[type(obj)]
+            return self._new(obj, f"{self._constant(type_parameter)}({stars!r}, {obj.__name__!r})")
+        parts, options = (), {}
+        if type(obj) is not typing.TypeVarTuple:
+            options = {name: value for name in _VARIANCES if (value := getattr(obj, f"__{name}__"))}
+            options |= {} if obj.__bound__ is None else {"bound": obj.__bound__}
+            parts = getattr(obj, "__constraints__", ())
+        described = f"{obj.__name__!r}, {obj.__module__!r}, {self._value(parts)}, {self._value(options)}"
+        self._fill_pending()
+        return self._new(obj, f"{self._constant(type_variable)}({self._constant(type(obj))}, {described})")
+
     def _refused(self, obj: Any) -> str:
         """An object that stands for one of Python's own only while a trace runs."""
         raise self._no_way(obj)
@@ -417,6 +435,8 @@ _FUNCTION_FIELDS = (
     "__annotations__",
     "__type_params__",
 )
+_STARS = {typing.TypeVar: "", typing.ParamSpec: "**", typing.TypeVarTuple: "*"}
+_VARIANCES = ("covariant", "contravariant", "infer_variance")
 _VIEWS: dict[type, Any] = {
     type(getattr(kind(), name)()): kind.__dict__[name]
     for kind in (dict, collections.OrderedDict)
@@ -463,4 +483,5 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     **dict.fromkeys(_VIEWS, Rebuilder._view),
     **dict.fromkeys(DICT_ITERATORS, Rebuilder._dict_iterator),
     type(iter(set())): Rebuilder._set_iterator,
+    **({} if sys.version_info < (3, 12) else dict.fromkeys(_STARS, Rebuilder._type_parameter)),
 }

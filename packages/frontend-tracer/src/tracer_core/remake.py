@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import types
+import typing
 from typing import Any
 
 #: Type of a dictionary's iterator -> the view that it goes over; backwards where it starts with a minus.
@@ -97,3 +98,25 @@ def own(obj: Any) -> dict[str, Any]:
     """An object's own dictionary, whatever its class says."""
     found: dict[str, Any] = object.__getattribute__(obj, "__dict__")
     return found
+
+
+def type_parameter(stars: str, name: str) -> Any:
+    """A parameter of a function or class written with brackets (3.12): ``def f[T, *Ts, **P]``."""
+    names: dict[str, Any] = {}
+    exec(f"def made[{stars}{name}](): pass", names)
+    return names["made"].__type_params__[0]
+
+
+def type_variable(
+    kind: Any, name: str, module: Any, constraints: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    """A TypeVar or ParamSpec made by a call."""
+    made = kind(name, *constraints, **options)
+    made.__module__ = module
+    return made
+
+
+def subscript_generic(parameters: tuple[Any, ...]) -> Any:
+    """``typing.Generic[parameters]``, as the class statement with brackets makes it."""
+    unpacked = (typing.Unpack[one] if isinstance(one, typing.TypeVarTuple) else one for one in parameters)
+    return typing._GenericAlias(typing.Generic, tuple(unpacked))  # type: ignore[attr-defined]

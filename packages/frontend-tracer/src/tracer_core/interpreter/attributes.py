@@ -184,7 +184,7 @@ class Attributes(TraceState):
         """The value in the object's own dictionary, or ABSENT; guarded either way."""
         namespace = self.instance_dict(obj)
         if namespace is None:
-            return ABSENT
+            return self._hidden_entry(obj, name) if type(obj).__dictoffset__ else ABSENT
         source = self.provenance.source_of(obj)
         change = self.effects.peek(namespace)
         decided = source is None or (change is not None and change.decided(name))
@@ -196,6 +196,17 @@ class Attributes(TraceState):
         if not decided and source is not None:
             self.provenance.guard(GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name)
         return ABSENT
+
+    def _hidden_entry(self, obj: Any, name: str) -> Any:
+        """The same for an object whose class, written in C, does not show its dictionary (TypeVar of 3.12)."""
+        try:
+            value = object.__getattribute__(obj, name)
+        except AttributeError:
+            return ABSENT
+        source = self.provenance.source_of(obj)
+        if value is self._static(type(obj), name) or source is None:
+            return value
+        return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
 
     @staticmethod
     def instance_dict(obj: Any) -> dict[str, Any] | None:

@@ -40,10 +40,11 @@ UNSUPPORTED: dict[str, str] = {
 }
 
 
-#: Arguments of the intrinsics of 3.12 that make type parameters and aliases, or are legal at module level only.
+#: Arguments of the intrinsics of 3.12 that make what is evaluated later (bounds of type parameters, aliases), or are
+#: legal at module level or in async generators only.
 _TYPE_PARAMETERS = {
-    "CALL_INTRINSIC_1": frozenset({1, 2, 4, 7, 8, 9, 10, 11}),
-    "CALL_INTRINSIC_2": frozenset({2, 3, 4}),
+    "CALL_INTRINSIC_1": frozenset({1, 2, 4, 11}),
+    "CALL_INTRINSIC_2": frozenset({2, 3}),
 }
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import enum
 import types
-import typing
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from tracer_core.natives.effects import effect_of
 
 _SAFE_CLASSES = (
     torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype, slice, range, types.SimpleNamespace,
-    types.MethodType, types.CellType, types.MappingProxyType, typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple,
+    types.MethodType, types.CellType, types.MappingProxyType,
 )  # fmt: skip
 
 

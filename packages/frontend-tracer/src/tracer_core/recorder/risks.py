@@ -45,25 +45,45 @@ _INDEXING = {
 
 @dataclass(frozen=True, slots=True)
 class Risks:
-    """any: whether a node of a graph may raise. written: the storages that are written to by such a node, or before
-    one, in the order of the program."""
+    """What a graph that raises may have written to: storages. in_order: by a node that may raise, or before one, as
+    the program has them. lowered: in a functional form of the graph, whose kernels have an order of their own; only
+    what follows from the gradients of all that may raise is written to after it for sure."""
 
-    any: bool
-    written: frozenset[int]
+    in_order: frozenset[int]
+    lowered: frozenset[int]
 
 
 def risks_of(graph: torch.fx.Graph) -> Risks:
     """Where a graph may raise."""
-    found: set[int] = set()
+    in_order: set[int] = set()
     written: set[int] = set()
     checked: set[Any] = set()
+    last_writer: dict[int, torch.fx.Node] = {}
+    gradients: torch.fx.Node | None = None
     risky = False
     for node in graph.nodes:
-        written.update(_written(node))
+        storages = list(_written(node))
+        written.update(storages)
+        last_writer.update(dict.fromkeys(storages, node))
         if node.op in ("call_function", "call_method") and _may_raise(node, checked):
             risky = True
-            found |= written
-    return Risks(risky, frozenset(found))
+            in_order |= written
+            gradients = node if node.target is torch.autograd.grad else None
+    if not risky:
+        return Risks(frozenset(), frozenset())
+    late = _dependents(gradients) if gradients is not None else set()
+    loose = {storage for storage, node in last_writer.items() if node not in late}
+    return Risks(frozenset(in_order), frozenset(loose))
+
+
+def _dependents(node: torch.fx.Node) -> set[torch.fx.Node]:
+    found: set[torch.fx.Node] = set()
+    ahead = [node]
+    while ahead:
+        users = [user for user in ahead.pop().users if user not in found]
+        found.update(users)
+        ahead += users
+    return found
 
 
 def _written(node: torch.fx.Node) -> Iterator[int]:

@@ -328,10 +328,8 @@ class _Generator:
         risks = risks_of(self.tracer.recorder.graph)
         lowered = dispatch.parts_of(runner) is not None
         storages = [torch_private.storage_id(node.meta["val"]) for _, node in written]
-        # A backend's kernels run in an order of their own: there, any check may come after any write.
-        always = {
-            i for i, storage in enumerate(storages) if storage in risks.written or (lowered and risks.any)
-        }
+        risky = risks.lowered if lowered else risks.in_order
+        always = {i for i, storage in enumerate(storages) if storage in risky}
         return Spare(frozenset(always), not lowered)
 
     def _written(self) -> list[tuple[Source, torch.fx.Node]]:

@@ -8,6 +8,7 @@ from tracer_core.interpreter.code import opcode
 from tracer_core.interpreter.frame import Frame
 from tracer_core.interpreter.machine import Machine
 from tracer_core.interpreter.opcodes.exceptions import reraise_star
+from tracer_core.remake import subscript_generic, type_parameter
 
 
 @opcode("BUILD_TUPLE")
@@ -180,6 +181,10 @@ def call_intrinsic_1(m: Machine, f: Frame, arg: int) -> None:
     elif arg == 3:
         # A StopIteration that leaves a generator becomes a RuntimeError (PEP 479).
         f.stack.append(_stop_iteration(value))
+    elif arg in _TYPE_PARAMETERS:
+        f.stack.append(m.made(type_parameter(_TYPE_PARAMETERS[arg], value)))
+    elif arg == 10:
+        f.stack.append(subscript_generic(value))
     else:
         m.break_graph("unsupported_opcode", f"CALL_INTRINSIC_1 {arg}")
 
@@ -198,4 +203,12 @@ def call_intrinsic_2(m: Machine, f: Frame, arg: int) -> None:
         raised = m.pop(f)
         f.stack.append(reraise_star(m, m.pop(f), raised))
         return
-    m.break_graph("unsupported_opcode", f"CALL_INTRINSIC_2 {arg}: type parameters")
+    if arg == 4:
+        parameters = m.pop(f)
+        m.peek(f).__type_params__ = parameters
+        return
+    m.break_graph("unsupported_opcode", f"CALL_INTRINSIC_2 {arg}: type parameters with bounds")
+
+
+#: Argument of the intrinsic -> what stands before the parameter's name.
+_TYPE_PARAMETERS = {7: "", 8: "**", 9: "*"}

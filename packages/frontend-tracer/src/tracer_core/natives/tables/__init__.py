@@ -24,10 +24,11 @@ from tracer_core.natives.tables import (
     outside,
     torch_functions,
     torch_settings,
+    type_parameters,
 )
 
 __all__ = [
     "arrays", "attributes", "autograd", "builtins", "classes", "construction", "containers", "copying", "descriptors",
     "distributed", "functional", "higher_order", "iteration", "iterators", "libraries", "numbers", "objects", "operators",
-    "optimizers", "ordered", "outside", "torch_functions", "torch_settings",
+    "optimizers", "ordered", "outside", "torch_functions", "torch_settings", "type_parameters",
 ]  # fmt: skip

@@ -52,6 +52,18 @@ def exception(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return tracer.handled()
 
 
+if hasattr(sys, "_getframemodulename"):
+
+    @special(sys._getframemodulename)
+    def getframemodulename(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        depth = tracer.concrete(args[0] if args else kwargs.get("depth", 0))
+        if type(depth) is not int or depth >= len(tracer.frames):
+            tracer.break_graph(
+                "side_effect_native", "the caller of the compiled function is asked for its module"
+            )
+        return tracer.frames[-1 - max(depth, 0)].function.__module__
+
+
 breaks("side_effect_native", "the clock is read", _natives(time))
 breaks("side_effect_native", "a warning is shown", [warnings.warn, warnings.warn_explicit])
 breaks("side_effect_native", "Python's random numbers are drawn", [

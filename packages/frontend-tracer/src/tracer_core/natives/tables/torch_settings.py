@@ -178,9 +178,9 @@ breaks("torch_mode", "it changes what operators ask", [
     torch.utils._python_dispatch._pop_mode_temporarily, torch.set_default_device,
 ])  # fmt: skip
 declare(PURE, [torch._C._is_any_autocast_enabled])
-special(torch._C._get_privateuse1_backend_name)(
-    lambda tracer, args, kwargs: query(tracer, torch._C._get_privateuse1_backend_name)
-)
+for _function in (torch._C._get_privateuse1_backend_name, getattr(torch._C, "_cuda_getDeviceCount", None)):
+    if _function is not None:  # in builds for CUDA only
+        special(_function)(lambda tracer, args, kwargs, _function=_function: query(tracer, _function))
 for _function in (torch.is_anomaly_enabled, torch.is_anomaly_check_nan_enabled):
     special(_function)(lambda tracer, args, kwargs, which=_function is torch.is_anomaly_check_nan_enabled: ask(
         tracer, "anomaly")[which])  # fmt: skip

@@ -1,0 +1,30 @@
+"""Type variables and generic classes."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any
+
+from tracer_core.natives.effects import special
+
+
+def _in_module(kind: Any) -> Any:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        tracer.native_reads(*args, *kwargs.values())
+        made = kind(*args, **kwargs)
+        made.__module__ = tracer.frames[-1].function.__module__  # kind() itself found the tracer's
+        return made
+
+    return handler
+
+
+for _kind in (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple):
+    special(_kind)(_in_module(_kind))
+
+if isinstance(typing.Generic.__dict__["__init_subclass__"], types.ClassMethodDescriptorType):
+    # Written in C from 3.12 on: they call functions of typing.
+
+    @special(typing.Generic.__dict__["__init_subclass__"])
+    def generic_init_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return tracer.call_value(typing._generic_init_subclass, args, kwargs)  # type: ignore[attr-defined]
