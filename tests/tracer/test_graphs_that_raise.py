@@ -273,3 +273,53 @@ def test_kernels_that_write_before_they_check():
             compare(plain, mine)
             assert len(log) == before + 2
     assert len(counter.graphs) == 1
+
+
+def test_a_training_step_copies_no_parameters(monkeypatch):
+    """What follows from the gradients is written to when nothing can raise any more."""
+    made, keep = [], Spare.keep
+
+    def counted(self, tensors):
+        kept = keep(self, tensors)
+        made.append((len(tensors), sum(one[2] is not None for one in kept)))
+        return kept
+
+    monkeypatch.setattr(Spare, "keep", counted)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 5))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x, target):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), target)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    compiled = tracer_core.compile(step, backend="eager")
+    for _ in range(5):
+        compiled(X, torch.tensor([0, 1, 4]))
+    tensors, copies = made[-1]
+    assert tensors > 10 and copies == 3, made  # the statistics of the batch norm
+
+
+def test_kernels_may_write_before_checks_unless_gradients_come_between():
+    from tracer_core.recorder.risks import risks_of
+
+    graph = torch.fx.Graph()
+    weight, state, cache, index = (graph.placeholder(name) for name in ("weight", "state", "cache", "index"))
+    value = torch.ones(3, 4)
+    for node in (weight, state, cache):
+        node.meta["val"] = value
+    index.meta["val"] = IN
+    graph.call_method("add_", (cache, 1)).meta.update(val=value, writes=[3])
+    picked = graph.call_method("index_select", (weight, 0, index))
+    gradient = graph.call_function(torch.autograd.grad, ([picked], [weight]))
+    first = graph.call_function(torch.add, (gradient, 0))
+    graph.call_method("mul_", (state, 0.9)).meta.update(writes=[2])
+    graph.call_method("add_", (state, first)).meta.update(writes=[2])
+    graph.call_method("sub_", (weight, first)).meta.update(writes=[1])
+    assert risks_of(graph).in_order == {3}
+    assert risks_of(graph).lowered == {3}
+    graph.call_method("index_select", (weight, 0, state))
+    assert risks_of(graph).in_order == risks_of(graph).lowered == {1, 2, 3}

@@ -126,7 +126,9 @@ def test_gradient_of_an_argument_is_set(program):
     same(program, (X, Y), (Y, X))
 
 
-@pytest.mark.parametrize("value", [torch.ones(3), torch.ones(4, dtype=torch.float64), torch.ones(4, dtype=torch.int64), 1.0])
+@pytest.mark.parametrize(
+    "value", [torch.ones(3), torch.ones(4, dtype=torch.float64), torch.ones(4, dtype=torch.int64), 1.0]
+)
 def test_gradient_that_does_not_fit(value):
     def program(x, value):
         try:

@@ -103,7 +103,9 @@ def _facts(value: Any, path: str) -> Iterator[tuple[Any, ...]]:
             yield from _facts(value.grad, f"{path}.grad")
     elif isinstance(value, torch.nn.Module):
         yield from _facts([(name, one) for name, one in value.state_dict(keep_vars=True).items()], path)
-    elif isinstance(value, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)):
+    elif isinstance(
+        value, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
+    ):
         yield from _facts(value.state_dict(), path)
     elif isinstance(value, Mapping):
         for key, item in value.items():

@@ -355,7 +355,9 @@ class Calls(Items):
         for value in asked:
             if value is args[0] and isinstance(value, (list, tuple, collections.deque)):
                 continue  # the receiver of one of these types' own methods
-            if type(value).__flags__ & HEAP_TYPE and not isinstance(value, (type, enum.Enum, torch.nn.Module)):
+            if type(value).__flags__ & HEAP_TYPE and not isinstance(
+                value, (type, enum.Enum, torch.nn.Module)
+            ):
                 for name in _ASKED_BY_C:
                     if self.python_method(value, name):
                         self.break_graph(

@@ -40,7 +40,9 @@ def read(tracer: Any, tensor: torch.Tensor) -> Any:
 def write(tracer: Any, tensor: torch.Tensor, value: Any) -> None:
     """``tensor.grad = value``; None deletes."""
     if value is not None and not _may_be_gradient(tracer, tensor, value):
-        tracer.break_graph("tensor_metadata_mutation", "attribute 'grad' of a tensor is set to what is not like it")
+        tracer.break_graph(
+            "tensor_metadata_mutation", "attribute 'grad' of a tensor is set to what is not like it"
+        )
     tracer.mutations += 1
     if tracer.provenance.source_of(tensor) is not None:
         tracer.effects.set_gradient(tensor, value)
@@ -67,7 +69,12 @@ def _may_be_gradient(tracer: Any, tensor: torch.Tensor, value: Any) -> bool:
 
 
 def backward(
-    tracer: Any, outputs: Sequence[Any], given: Sequence[Any], keep: bool, create: bool, inputs: Sequence[Any] | None
+    tracer: Any,
+    outputs: Sequence[Any],
+    given: Sequence[Any],
+    keep: bool,
+    create: bool,
+    inputs: Sequence[Any] | None,
 ) -> None:
     """``torch.autograd.backward``. given: a gradient or None for each output; inputs: None for all leaves."""
     recorder = tracer.recorder
@@ -145,7 +152,9 @@ def _leaves_given(tracer: Any, outputs: Sequence[Any], inputs: Sequence[Any]) ->
 def _require_alone(tracer: Any, leaves: Sequence[torch.Tensor]) -> None:
     """Nobody but ``.grad`` waits for the gradients of the leaves."""
     if query(tracer, torch.distributed.is_available) and query(tracer, torch.distributed.is_initialized):
-        tracer.break_graph(_KIND, "backward() while torch.distributed is initialised: others may wait for gradients")
+        tracer.break_graph(
+            _KIND, "backward() while torch.distributed is initialised: others may wait for gradients"
+        )
     existing = [leaf for leaf in leaves if tracer.provenance.source_of(leaf) is not None]
     if torch_private.is_accumulator_held(existing):
         tracer.break_graph(_KIND, "backward() while the program holds the gradient accumulator of a tensor")
@@ -168,7 +177,11 @@ def _accumulate(tracer: Any, leaf: Any, gradient: Any, create: bool, own: bool) 
     if gradient.layout is not torch.strided:
         tracer.break_graph(_KIND, "backward() makes a sparse gradient")
     if held is None:
-        write(tracer, leaf, gradient if own and _is_laid_out_like(tracer, gradient, leaf) else _copy(tracer, gradient, leaf))
+        write(
+            tracer,
+            leaf,
+            gradient if own and _is_laid_out_like(tracer, gradient, leaf) else _copy(tracer, gradient, leaf),
+        )
     elif create:
         write(tracer, leaf, recorder.run(torch.Tensor.add, (held, gradient), {}))
     else:

@@ -61,7 +61,9 @@ class TraceState(Numbers):
 
     def where(self) -> str:
         """``file:line in function`` of the innermost frame of the user's code."""
-        shown = [frame for frame in self.frames if not frame.code.raw.co_filename.startswith(_OWN)] or self.frames
+        shown = [
+            frame for frame in self.frames if not frame.code.raw.co_filename.startswith(_OWN)
+        ] or self.frames
         for frame in reversed(shown):
             if not frame.code.raw.co_filename.startswith(_TORCH):
                 return frame.where

@@ -44,7 +44,6 @@ COMMON_FLAGS = (
 )
 
 
-
 @dataclass(frozen=True, slots=True)
 class Toolchain:
     """path: absolute path of the compiler. kind: "gcc" or "clang". version: its full version text.

@@ -35,7 +35,12 @@ def _whole(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 @_whole(torch.Tensor.backward)
 def tensor_backward(
-    tracer: Any, tensor: Any, gradient: Any = None, retain_graph: Any = None, create_graph: Any = False, inputs: Any = None
+    tracer: Any,
+    tensor: Any,
+    gradient: Any = None,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    inputs: Any = None,
 ) -> None:
     autograd_backward(tracer, tensor, gradient, retain_graph, create_graph, None, inputs)
 
