@@ -32,6 +32,7 @@ from torch import fx, nn
 from torch.compiler import is_compiling as torch_is_compiling
 
 from tracer_core.errors import OptionError
+from tracer_core.torch_private import share_module_state
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -78,6 +79,7 @@ def share(module: M, replace: Replace, mark: MarkMethod) -> M:
         raise OptionError(f"{cls.__qualname__} cannot be subclassed: {error}") from error
     shared: M = object.__new__(generated)
     object.__setattr__(shared, "__dict__", module.__dict__)
+    share_module_state(module, shared)
     return shared
 
 

@@ -625,3 +625,11 @@ def is_dense(tensor: torch.Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def share_module_state(original: torch.nn.Module, other: torch.nn.Module) -> None:
+    """What `fully_shard` and the like keep about a module, by its identity, holds for the other one too."""
+    library = sys.modules.get("torch.distributed._composable_state")
+    state = None if library is None else library._get_module_state(original)
+    if library is not None and state is not None:
+        library._insert_module_state(other, state)

@@ -1,0 +1,62 @@
+"""fully_shard (FSDP2): results are eager's; layers are captured, one graph for all equal ones."""
+
+from __future__ import annotations
+
+import pytest
+
+LAYERS = {"blocks": 3, "bert": 2}
+#: A compiled root: what comes before the first layer, the layer (one graph for all of them), what comes after the last.
+#: Each end of a sharded module is a break, once for the root's and once for the layers'; so is their loop.
+ROOT = {"graphs": 3, "breaks": ["processes"] * 3 + ["live_iterator"] + ["processes"] * 2, "recompiles": 0}
+
+
+def expected(model: str, order: str) -> dict:
+    if order.startswith("root"):
+        return ROOT
+    return {"graphs": LAYERS[model], "breaks": ["processes", "processes"] * LAYERS[model], "recompiles": 0}
+
+
+ORDERS = ("root_after", "root_before", "layers_before", "layers_after")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("model", ["blocks", "bert"])
+def test_order(pair, model, order):
+    """The root, or each layer, is compiled before or after fully_shard."""
+    for seen in pair.run("sharded:trained", name=model, order=order):
+        assert seen == expected(model, order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_mixed_precision(pair, order):
+    for seen in pair.run("sharded:trained", name="blocks", order=order, dtype="bfloat16"):
+        assert seen == expected("blocks", order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_no_reshard_after_forward(pair, order):
+    for seen in pair.run("sharded:trained", name="blocks", order=order, reshard_after_forward=False):
+        assert seen == expected("blocks", order)
+
+
+def test_inductor(pair):
+    for seen in pair.run("sharded:trained", name="blocks", order="root_after", backend="inductor"):
+        assert seen == ROOT
+
+
+@pytest.mark.parametrize("order", ["root_after", "layers_before"])
+def test_accumulated_gradients(pair, order):
+    for seen in pair.run("sharded:accumulated", order=order):
+        assert seen["recompiles"] > 0  # the second size
+
+
+def test_without_gradients_and_with_more_hooks(pair):
+    pair.run("sharded:evaluated")
+
+
+def test_checkpointed_layers(pair):
+    pair.run("sharded:checkpointed")
+
+
+def test_state_dictionaries(pair):
+    pair.run("sharded:stored")
