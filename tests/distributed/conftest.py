@@ -14,3 +14,11 @@ def pair() -> Iterator[Pair]:
     made = Pair()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def alone() -> Iterator[Pair]:
+    """One process, outside of torch.distributed."""
+    made = Pair(ranks=1)
+    yield made
+    made.close()

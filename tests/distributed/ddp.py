@@ -4,33 +4,147 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import tracer_core
-from tests.distributed.training import twin_training
+from tests.distributed.models import MODELS, batches, loss_of
+from tests.distributed.training import CLOSE, EXACT, same_on_all_ranks, state_of, told, twin_training, whole
+from tracer_core.testing import CaptureCounter, compare
 
 
 def _settings(model: Any, settings: dict[str, Any]) -> dict[str, Any]:
     return {"bucket_cap_mb": 0.001, **settings}  # one kilobyte: every model here has several buckets
 
 
-def inside(name: str, backend: str = "eager", **settings: Any) -> dict[str, Any]:
-    """DistributedDataParallel around the compiled model."""
+ORDERS = {
+    "inside": lambda model, backend="eager", **settings: DistributedDataParallel(
+        tracer_core.compile(model, backend=backend), **_settings(model, settings)
+    ),
+    "outside": lambda model, backend="eager", **settings: tracer_core.compile(
+        DistributedDataParallel(model, **_settings(model, settings)), backend=backend
+    ),
+    "eager": lambda model, **settings: DistributedDataParallel(model, **_settings(model, settings)),
+}
+
+
+def trained(name: str, order: str, backend: str = "eager", **settings: Any) -> dict[str, Any]:
     return twin_training(
         name,
-        lambda model: DistributedDataParallel(model, **_settings(model, settings)),
-        lambda model: DistributedDataParallel(
-            tracer_core.compile(model, backend=backend), **_settings(model, settings)
-        ),
+        lambda model: ORDERS["eager"](model, **settings),
+        lambda model: ORDERS[order](model, backend, **settings),
+        tolerance=EXACT if backend == "eager" else CLOSE,
     )
 
 
-def outside(name: str, backend: str = "eager", **settings: Any) -> dict[str, Any]:
-    """The compiled form of DistributedDataParallel around the model."""
+def accumulated(order: str, name: str = "mlp") -> dict[str, Any]:
+    """no_sync(): gradients of two batches, synchronised once; the batches have different sizes."""
+
+    def step(model: Any, optimizer: Any, loss: Any, x: Any, y: Any) -> list[Any]:
+        optimizer.zero_grad()
+        with model.no_sync():
+            first = loss(x, y)
+            first.backward()
+        apart = [whole(parameter.grad) for parameter in model.parameters()]
+        second = loss(x[:3], y[:3])
+        second.backward()
+        optimizer.step()
+        return [whole(first), whole(second), apart]
+
+    return twin_training(name, ORDERS["eager"], ORDERS[order], step=step, steps=4)
+
+
+def unused(order: str, **settings: Any) -> dict[str, Any]:
+    """A layer that a call does not use gets no gradient, and the ranks agree about it."""
+    settings = {"find_unused_parameters": True, **settings}
     return twin_training(
-        name,
-        lambda model: DistributedDataParallel(model, **_settings(model, settings)),
-        lambda model: tracer_core.compile(
-            DistributedDataParallel(model, **_settings(model, settings)), backend=backend
-        ),
+        "branches",
+        lambda model: ORDERS["eager"](model, **settings),
+        lambda model: ORDERS[order](model, **settings),
+        steps=4,
     )
+
+
+def joined(order: str) -> dict[str, Any]:
+    """Ranks with different numbers of batches, of different sizes."""
+
+    def run(make: Any) -> tuple[Any, list[Any]]:
+        model = make(MODELS["mlp"][0]())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        seen = []
+        with model.join():
+            for x, y in batches("mlp", 3 + 2 * dist.get_rank(), size=4 + dist.get_rank()):
+                optimizer.zero_grad()
+                loss = loss_of("mlp", model, x, y)
+                loss.backward()
+                optimizer.step()
+                seen.append(whole(loss))
+        return model, [seen, state_of(model)]
+
+    _, want = run(ORDERS["eager"])
+    with CaptureCounter() as counter:
+        model, got = run(ORDERS[order])
+    compare(want, got, EXACT)
+    same_on_all_ranks([whole(parameter) for parameter in model.parameters()])
+    return told(counter)
+
+
+def whole_step(order: str, name: str = "mlp") -> dict[str, Any]:
+    """The function that is compiled calls the model, the loss and backward."""
+
+    def train(make: Any, compiled: bool) -> list[Any]:
+        model = make(MODELS[name][0]())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = loss_of(name, model, x, y)
+            loss.backward()
+            return loss
+
+        if compiled:
+            step = tracer_core.compile(step, backend="eager")
+        seen: list[Any] = []
+        for x, y in batches(name, 3):
+            seen.append(whole(step(x, y)))
+            seen += [whole(parameter.grad) for parameter in model.parameters()]
+            optimizer.step()
+        return [*seen, state_of(model)]
+
+    want = train(ORDERS["eager"], False)
+    with CaptureCounter() as counter:
+        got = train(ORDERS[order], True)
+    compare(want, got, EXACT)
+    same_on_all_ranks([value for key, value in got[-1].items() if "running" not in key])
+    return told(counter)
+
+
+def failing(order: str) -> None:
+    """A forward that raises: the same exception, and the model trains on."""
+    model = ORDERS[order](MODELS["mlp"][0]())
+    (x, y), *_ = batches("mlp", 1)
+    for _ in range(2):
+        try:
+            model(x[:, :5])
+        except RuntimeError as error:
+            assert "shapes cannot be multiplied" in str(error), error
+        else:
+            raise AssertionError("it did not raise")
+        assert DistributedDataParallel._get_active_ddp_module() is None
+        loss_of("mlp", model, x, y).backward()
+    same_on_all_ranks([parameter.grad for parameter in model.parameters()])
+
+
+def queried() -> dict[str, Any]:
+    """What a program asks about its processes is a constant."""
+
+    def f(x: Any) -> Any:
+        if dist.is_available() and dist.is_initialized():
+            x = x * (dist.get_rank() + 1) / dist.get_world_size()
+        return x
+
+    x = torch.ones(3)
+    with CaptureCounter() as counter:
+        compare(f(x), tracer_core.compile(f, backend="eager")(x), EXACT)
+    return told(counter)

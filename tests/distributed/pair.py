@@ -77,32 +77,36 @@ class Pair:
         self._store = TCPStore("127.0.0.1", 0, self.ranks, is_master=True, wait_for_workers=False)
         for rank in range(self.ranks):
             reading, writing = os.pipe()
-            log = tempfile.TemporaryFile("a+b")
-            environment = {
-                **os.environ,
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(self.ranks),
-                "LOCAL_WORLD_SIZE": str(self.ranks),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(self._store.port),
-                "TORCHELASTIC_USE_AGENT_STORE": "True",
-                "GLOO_SOCKET_IFNAME": "lo",
-                "OMP_NUM_THREADS": "1",
-            }
+            with tempfile.NamedTemporaryFile() as named:
+                log = open(named.name, "a+b")  # appending, so that `run` can empty it
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.distributed.worker", str(writing)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                env=environment,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **self._environment(rank)},
                 pass_fds=[writing],
             )
             os.close(writing)
             self._processes.append(process)
             self._replies.append(reading)
             self._logs.append(log)
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        """What torchrun would set; nothing for a process alone."""
+        if self.ranks == 1 or self._store is None:
+            return {}
+        return {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(self.ranks),
+            "LOCAL_WORLD_SIZE": str(self.ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self._store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
 
     def _answers(self, deadline: float) -> list[dict[str, Any] | None]:
         """What each rank answered; None: nothing in time, or it died."""

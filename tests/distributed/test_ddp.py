@@ -17,15 +17,54 @@ SETTINGS = {
 }
 
 
+ORDERS = {"inside": [], "outside": AROUND}
+
+
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("model", MODELS)
-def test_around_a_compiled_model(pair, model, settings):
-    for seen in pair.run("ddp:inside", name=model, **SETTINGS[settings]):
+@pytest.mark.parametrize("order", ORDERS)
+def test_settings(pair, order, model, settings):
+    """order: DistributedDataParallel is around the compiled model, or what is compiled is DistributedDataParallel."""
+    for seen in pair.run("ddp:trained", name=model, order=order, **SETTINGS[settings]):
+        assert seen == {"graphs": 1, "breaks": ORDERS[order], "recompiles": 0}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_inductor(pair, order):
+    for seen in pair.run("ddp:trained", name="convnet", order=order, backend="inductor"):
+        assert seen == {"graphs": 1, "breaks": ORDERS[order], "recompiles": 0}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_no_sync(pair, order):
+    """The second size is a second graph; outside, also of the part before it."""
+    outer = len(ORDERS[order]) // 2
+    for seen in pair.run("ddp:accumulated", order=order):
+        assert seen == {"graphs": 2, "breaks": ORDERS[order] * 2, "recompiles": 1 + outer}
+
+
+@pytest.mark.parametrize("settings", [{}, {"gradient_as_bucket_view": True}], ids=["plain", "views"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_unused_parameters(pair, order, settings):
+    pair.run("ddp:unused", order=order, **settings)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_join(pair, order):
+    pair.run("ddp:joined", order=order)
+
+
+@pytest.mark.parametrize("order", ["eager", *ORDERS])
+def test_compiled_step(pair, order):
+    """What is compiled calls an eager, or a compiled, model and backward()."""
+    pair.run("ddp:whole_step", order=order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_exception(pair, order):
+    pair.run("ddp:failing", order=order)
+
+
+def test_questions(pair):
+    for seen in pair.run("ddp:queried"):
         assert seen == {"graphs": 1, "breaks": [], "recompiles": 0}
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.parametrize("model", MODELS)
-def test_compiled(pair, model, settings):
-    for seen in pair.run("ddp:outside", name=model, **SETTINGS[settings]):
-        assert seen == {"graphs": 1, "breaks": AROUND, "recompiles": 0}
