@@ -19,6 +19,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
+from tracer_core.aten.joint import calls_autograd
 from tracer_core.aten.lower import Lowered, Request, lower
 from tracer_core.aten.outputs import OutputPlan, output_requires_grad
 from tracer_core.aten.static import PerSize, has_symbols
@@ -86,14 +87,15 @@ def compile_graph(captured: CapturedGraph, config: CompileConfig) -> Runner:
     backend = config.backend
     if isinstance(backend.compile, TorchStyle):
         return _torch_style(captured, config, backend.compile)
-    if captured.needs_grad and backend.training is Training.INFERENCE_ONLY:
+    is_step = backend.ir != "torch" and calls_autograd(captured.gm)
+    if captured.needs_grad and not is_step and backend.training is Training.INFERENCE_ONLY:
         reason = f"{backend.name} is for inference only: the call runs the captured graph under eager autograd"
         return _fall_back(captured, config, "training", reason)
     if has_symbols(captured.gm) and backend.shapes == "static":
         return PerSize(captured, lambda fixed: compile_graph(fixed, config))
     if backend.ir == "torch":
         return _compile_lowered(captured, config, _lowered(captured, config))
-    build = _trained if captured.needs_grad else _inferred
+    build = _stepped if is_step else _trained if captured.needs_grad else _inferred
     try:
         return build(captured, config)
     except LoweringUnsupported as error:
@@ -109,6 +111,19 @@ def _inferred(captured: CapturedGraph, config: CompileConfig) -> Runner:
     return _without_ambient_modes(captured, _compile_lowered(captured, config, lowered))
 
 
+def _stepped(captured: CapturedGraph, config: CompileConfig) -> Runner:
+    """A runner for a graph that computes gradients itself: a whole training step."""
+    from tracer_core.aten import training  # heavy: only training pays for it
+
+    with stage("lower", graph=captured.name, suffix=".py") as record:
+        request = Request(config.backend, config.options, config.mode, captured.name, captured.phase)
+        lowered = training.lower_step(captured, request)
+        if wants_text():
+            record.text = lowered.graph.print_readable(print_output=False)
+    run = _without_ambient_modes(captured, _compile_lowered(captured, config, lowered))
+    return _marked_as(training.with_used_up(captured, run), fallback_of(run))
+
+
 def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:
     """A runner whose backward is the backend's too; the backward is compiled when it first runs."""
     from tracer_core.aten import training  # heavy: only training pays for it
@@ -120,7 +135,9 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:
             record.text = "\n".join(
                 one.graph.print_readable(print_output=False) for one in (graphs.forward, graphs.backward)
             )
-    run_forward = _without_ambient_modes(captured, _compile_lowered(captured, config, graphs.forward))
+    run_forward = _without_ambient_modes(
+        captured, _compile_lowered(captured, config, graphs.forward), inside_autograd=True
+    )
     backward = replace(captured, name=graphs.backward.spec.name, phase=Phase.BACKWARD)
     run_backward = training.LazyRunner(lambda: _compile_lowered(backward, config, graphs.backward))
     return _marked_as(
@@ -236,13 +253,15 @@ def _marked(runner: Runner, fallback: Fallback) -> Runner:
     return runner
 
 
-def _without_ambient_modes(captured: CapturedGraph, runner: Runner) -> Runner:
+def _without_ambient_modes(
+    captured: CapturedGraph, runner: Runner, *, inside_autograd: bool = False
+) -> Runner:
     """An ATen graph has its casts in it and needs no gradients: where the captured call ran inside
     autocast, or with grad mode on for inputs that require grad (but outputs that do not), those modes
     are switched off around it. Both are guarded by the tracer, so they are known here."""
     contexts: list[Callable[[], Any]] = []
     tensors = [value for value in captured.real_inputs if isinstance(value, torch.Tensor)]
-    on = torch.is_grad_enabled() and not captured.needs_grad  # autograd's own forward has it off
+    on = torch.is_grad_enabled() and not inside_autograd  # autograd's own forward has it off
     if on and any(tensor.requires_grad for tensor in tensors):
         contexts.append(torch.no_grad)
     contexts += [

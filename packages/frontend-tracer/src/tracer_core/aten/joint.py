@@ -1,8 +1,9 @@
-"""The joint graph of a captured graph: its forward, and the gradients of its differentiable inputs.
+"""Lowering with autograd: the joint graph of a captured graph, or a graph that computes gradients itself.
 
-In: a captured graph whose outputs require grad. Out: `Joint`: one functional ATen graph whose nodes up to
-`boundary` compute the outputs (and write to inputs), and whose later nodes compute, from one tangent an
-output that requires grad, the gradient of every input that does.
+In: a captured graph whose outputs require grad, or that calls ``torch.autograd.grad``. Out: `Joint`: one
+functional ATen graph whose nodes up to a boundary compute the outputs (and write to inputs), and whose later nodes
+compute, from one tangent an output that requires grad, the gradient of every input that does. Or, where the graph
+used its gradients up itself (a whole training step), one `Lowered`.
 
 How: the captured graph is interpreted as for inference (see `lower`), with grad mode on and its inputs leaves;
 torch's autograd then runs over the same functional wrappers, and the recorder writes down what it does. So
@@ -29,6 +30,8 @@ from tracer_core.plugin_api import InputSpec
 #: Operators that run autograd inside a graph: what they differentiated is gone afterwards, as in eager.
 GRADIENT_CALLS = frozenset({torch.autograd.grad, torch.autograd.backward})
 
+
+#: How torch says that a graph was freed by its first backward.
 FREED = "Trying to backward through the graph a second time"
 
 
@@ -49,7 +52,6 @@ class Joint:
     tangents: tuple[torch.fx.Node | None, ...]
     gradients: tuple[torch.fx.Node | None, ...]
     forward: tuple[torch.fx.Node, ...]
-    freed: frozenset[int]
 
 
 def calls_autograd(gm: torch.fx.GraphModule) -> bool:
@@ -70,7 +72,6 @@ class JointLowering(Lowering):
         inputs: Sequence[Any],
     ) -> None:
         super().__init__(gm, values, request)
-        self.freed: set[int] = set()
         # A fake says what its tensor required after the call; the call began as the inputs say.
         for node, given in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True):
             if isinstance(given, torch.Tensor):
@@ -98,7 +99,31 @@ class JointLowering(Lowering):
             tuple(None if value is None else recorder.node_of(value) for value in tangents),
             tuple(gradients),
             forward,
-            frozenset(self.freed),
+        )
+
+    def finish(self) -> Ending:
+        """Also looks at what can be differentiated afterwards."""
+        ending = super().finish()
+        if calls_autograd(self.gm):
+            self._require_no_new_gradients()
+            for value in {id(one): one for one in ending.planner.sources if one.requires_grad}.values():
+                self._require_used_up(self.wrappers[id(value)])
+        return ending
+
+    def _require_used_up(self, root: torch.Tensor) -> None:
+        """Autograd itself knows whether the graph behind a value is gone; what it records to find out is dead."""
+        if not root.requires_grad:
+            return
+        try:
+            with torch_private.functionalization(), torch_private.autocast_off():
+                ones = torch.ones_like(root)
+                torch.autograd.grad(root, [w for _, w in self._leaves()], ones, True, allow_unused=True)
+        except RuntimeError as error:
+            if FREED not in str(error):
+                raise LoweringUnsupported(f"an output cannot be differentiated: {error}") from error
+            return
+        raise LoweringUnsupported(
+            "the graph computes gradients, and an output can be differentiated once more"
         )
 
     def _leaves(self) -> list[tuple[int, torch.Tensor]]:

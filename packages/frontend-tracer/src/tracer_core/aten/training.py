@@ -22,7 +22,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aten.capture_values import captured_values
 from tracer_core.aten.double_backward import Differentiated
-from tracer_core.aten.joint import Joint, JointLowering
+from tracer_core.aten.joint import FREED, Joint, JointLowering
 from tracer_core.aten.lower import Lowered, Request, output_specs
 from tracer_core.aten.outputs import OutputPlan
 from tracer_core.aten.partition import Partitioner, Split
@@ -91,6 +91,53 @@ def _backward_inputs(split: Split, joint: Joint) -> tuple[InputSpec, ...]:
             role = Role.SIZE if isinstance(node.meta["val"], SYM_TYPES) else Role.USER_INPUT
         specs.append(InputSpec(node.name, role, node.name))
     return tuple(specs)
+
+
+def lower_step(captured: CapturedGraph, request: Request) -> Lowered:
+    """The one graph of a captured graph that computes gradients itself, a training step for instance. Raises
+    LoweringUnsupported with the reason if it has no functional form."""
+    values = captured_values(captured.gm, captured.real_inputs, grad=True)
+    return JointLowering(captured.gm, values, request, captured.real_inputs).run(captured.inputs)
+
+
+class UsedUp(torch.autograd.Function):
+    """The place in autograd's graph of a value whose graph was freed by a backward inside the captured graph."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
+        """The value itself, which requires grad from now on."""
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
+        """Raises what eager raises."""
+        raise RuntimeError(
+            f"{FREED} (or directly access saved tensors after they have already been freed). It was freed when the "
+            "compiled function called .backward() or autograd.grad(). Specify retain_graph=True there if you need to "
+            "backward through the graph a second time."
+        )
+
+
+def with_used_up(captured: CapturedGraph, run: Runner) -> Runner:
+    """Has those outputs require grad that do in eager, although their graph is gone."""
+    (output,) = captured.gm.graph.find_nodes(op="output")
+    returned = [node.meta["val"] if isinstance(node, torch.fx.Node) else node for node in output.args[0]]
+    wanted = [
+        i for i, value in enumerate(returned) if isinstance(value, torch.Tensor) and value.requires_grad
+    ]
+    if not wanted:
+        return run
+    anchor = torch.zeros((), requires_grad=True)
+    apply = torch_private.direct_apply(UsedUp)
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        outputs = list(run(inputs))
+        for index in wanted:
+            if not outputs[index].requires_grad:
+                outputs[index] = apply(outputs[index], anchor)
+        return outputs
+
+    return call
 
 
 class LazyRunner:
