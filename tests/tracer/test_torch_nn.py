@@ -587,13 +587,7 @@ def training(optimizer, **options):
 ])  # fmt: skip
 def test_training_step(optimizer, options):
     """test_training_*.py have more."""
-    twin(
-        training(optimizer, **options),
-        (X,),
-        (Y,),
-        (X,),
-        breaks=None if optimizer is not torch.optim.SGD else 0,
-    )
+    twin(training(optimizer, **options), (X,), (Y,), (X,), breaks=0, graphs=2)
 
 
 def backward(x):

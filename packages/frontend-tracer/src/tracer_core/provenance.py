@@ -219,8 +219,9 @@ class Provenance:
         self.tensors[source] = value
         self.guard(GuardKind.TENSOR, source, tensor_facts(value, self._symbolic_dims(value, source)))
 
-    def item(self, container: Any, key: Any, value: Any, kind: str = "item") -> Any:
-        """An entry of a sourced container (or attribute dictionary's owner, kind "key")."""
+    def item(self, container: Any, key: Any, value: Any, kind: str = "item", varies: bool = False) -> Any:
+        """An entry of a sourced container (or attribute dictionary's owner, kind "key"). varies: a number may become a
+        symbol."""
         base = self.source_of(container)
         if base is None:
             return value
@@ -230,7 +231,8 @@ class Provenance:
                 kind, key = (
                     ("own_key", key) if isinstance(container, dict) else ("own_item", (_base(cls), key))
                 )
-        return self.read(value, self.sources.make(base, kind, key))
+        source = self.sources.make(base, kind, key)
+        return self.read_varying(value, source) if varies else self.read(value, source)
 
 
 #: Subscripts that run no code of the program and make no missing entry.

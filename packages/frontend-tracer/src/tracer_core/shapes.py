@@ -40,6 +40,11 @@ class ShapePolicy:
         """Whether the trace needs symbols at all: known before it starts."""
         return self.allowed and (self.dynamic is True or bool(self.seen) or self.marked)
 
+    @property
+    def counts(self) -> bool:
+        """Whether counters of steps are numbers that change, as they are from the second variant on."""
+        return self.takes_numbers and bool(self.seen)
+
     def varies(self, value: int | float, source: Source) -> bool:
         """Whether an earlier variant saw another number at this source."""
         key = f"number {source.expression}"

@@ -23,6 +23,8 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "own_item": (lambda b, k: f"{k[0]}.__getitem__({b}, {k[1]})", lambda b, k: f"{b}[{k[1]}]"),
     "slot": (lambda b, k: f"{b}.{k}", lambda b, k: f"{b}.{k}"),
     # ``.grad`` of a tensor, which is another object on every call.
+    # The number in a tensor with one element.
+    "number": (lambda b, k: f"{b}.item()", lambda b, k: f"{b}.item()"),
     "grad": (lambda b, k: f"{b}.grad", lambda b, k: f"{b}.grad"),
     # key: (position, the variable's name)
     "cell": (lambda b, k: f"{b}.__closure__[{k[0]}]", lambda b, k: k[1]),

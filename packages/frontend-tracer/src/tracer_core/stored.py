@@ -459,6 +459,7 @@ _STEPS: dict[str, Callable[[_Finder, Any, Any], Any]] = {
     "own_item": lambda f, base, key: (list if key[0] == "list" else tuple).__getitem__(base, key[1]),
     "slot": lambda f, base, key: getattr(base, key),
     "grad": lambda f, base, key: base.grad,
+    "number": lambda f, base, key: base.item(),
     "cell": lambda f, base, key: base.__closure__[key[0]],
     "contents": lambda f, base, key: base.cell_contents,
     "type": lambda f, base, key: type(base),

@@ -140,7 +140,7 @@ class Items(Operations):
         return cls[key]  # type: ignore[index]
 
     def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
-        value = self.dict_get(container, key, ABSENT)
+        value = self.dict_get(container, key, ABSENT, varies=True)
         if value is not ABSENT:
             return value
         missing = self.python_method(container, "__missing__")

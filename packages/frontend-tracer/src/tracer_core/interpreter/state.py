@@ -293,8 +293,8 @@ class TraceState(Numbers):
         """Makes sure that looking up a key runs no user code that was not interpreted."""
         raise NotImplementedError
 
-    def dict_get(self, obj: dict[Any, Any], key: Any, default: Any) -> Any:
-        """dict.get without user code; an entry or its absence is guarded."""
+    def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
+        """dict.get without user code; an entry or its absence is guarded. varies: a number may become a symbol."""
         key = self.concrete(key)
         self.check_key(key, obj)
         source = self.provenance.source_of(obj)
@@ -307,7 +307,7 @@ class TraceState(Numbers):
         if not present:
             self.provenance.guard(GuardKind.HAS_NOT, source, key)
             return default
-        return self.provenance.item(obj, key, dict.__getitem__(obj, key), "key")
+        return self.provenance.item(obj, key, dict.__getitem__(obj, key), "key", varies)
 
     def _is_settled(self, key: Any) -> bool:
         """Whether `check_key` has interpreted, or guarded, what a lookup of this key asks."""

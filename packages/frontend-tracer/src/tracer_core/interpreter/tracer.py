@@ -104,7 +104,7 @@ class Tracer(Names):
         self._numbers = {}
         self.symbolic = shapes.symbolic
         self.effects = Effects(self.settle)
-        self.fakes = Fakes(shapes.symbolic)
+        self.fakes = Fakes(shapes.symbolic or shapes.counts)
         self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
         self.recorder.step = lambda: self.outer_step
         self.shapes = shapes

@@ -11,16 +11,18 @@ import math
 import operator
 import sys
 import types
+import typing
 from typing import Any
 
 import torch
 
 from tracer_core.natives import policy
 from tracer_core.natives.effects import unbound
+from tracer_core.recorder.scalars import single
 
 #: Functions of numbers that Python does again at run time, on what the numbers are then -> their text.
 COMPUTED_CALLS: dict[Any, str] = {
-    **{function: function.__name__ for function in (int, float, round, abs)},
+    **{function: function.__name__ for function in (int, float, round, abs, single)},
     **{getattr(math, name): f"math.{name}" for name in (
         "sqrt", "exp", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "tanh", "atan", "pow", "floor",
         "ceil", "trunc", "fabs", "copysign", "hypot", "degrees", "radians", "erf", "gcd", "isqrt",
@@ -28,7 +30,7 @@ COMPUTED_CALLS: dict[Any, str] = {
 }  # fmt: skip
 #: C functions whose handler passes a number on without looking at it.
 _PASSING: frozenset[Any] = frozenset(
-    {isinstance, max, min, sum, divmod, pow, setattr, object.__setattr__, list.append, math.prod}
+    {isinstance, zip, enumerate, max, min, sum, divmod, pow, setattr, object.__setattr__, list.append, math.prod}
     | COMPUTED_CALLS.keys()
     | {
         getattr(operator, name) for name in (
@@ -49,7 +51,7 @@ def keeps_symbols(function: Any) -> bool:
     """Whether a symbol among the arguments stays one."""
     kind = type(function)
     if kind is types.FunctionType:
-        return not _is_of_library(function.__globals__.get("__name__", ""))
+        return function is typing.cast or not _is_of_library(function.__globals__.get("__name__", ""))
     if kind is types.MethodType:
         return True  # asked again for what it is bound to
     if isinstance(function, type):

@@ -26,6 +26,7 @@ from tracer_core.recorder.fake import Fakes, writes
 from tracer_core.recorder.ranges import Ranges
 from tracer_core.recorder.refusals import refusal
 from tracer_core.recorder.risks import unseen_writes
+from tracer_core.recorder.scalars import Scalars
 from tracer_core.segments.breaks import Break, Restart
 from tracer_core.source import Source
 
@@ -92,6 +93,7 @@ class Recorder:
         self._last_placeholder: torch.fx.Node | None = None
         self.mode = _Mode(self)
         self.ranges = Ranges()
+        self.scalars = Scalars(fakes)
         self.values_needed, self.shapes_needed = torch_private.data_dependent_failures()
 
     # -- inputs --
@@ -178,9 +180,13 @@ class Recorder:
         fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
         before = [writes(fake) for fake in given]
         sizes = [tuple(fake.shape) for fake in given] if "out" in kwargs else []
+        changes = self.scalars.before(func, fake_args, fake_kwargs)
+        run_args, run_kwargs = (fake_args, fake_kwargs)
+        if self.numbers and _is_blind(func):
+            run_args, run_kwargs = pytree.tree_map_only(torch.SymFloat, self._present, (fake_args, fake_kwargs))
         try:
             with self.fakes.mode, self._kernels(func, given, fake_args, fake_kwargs):
-                result = func(*fake_args, **fake_kwargs)
+                result = func(*run_args, **run_kwargs)
         except self.values_needed as error:
             raise Break("data_dependent_value", f"{_name(func)}: {error}") from None
         except self.shapes_needed as error:
@@ -211,6 +217,7 @@ class Recorder:
             unseen, written = given, True
         for fake in unseen:
             self.fakes.note_write(fake)
+        self.scalars.after(changes, unseen, func, fake_args, fake_kwargs, result)
         result = self._record(func, fake_args, fake_kwargs, result, written)
         if written or unseen:
             self._note_writes(
@@ -222,6 +229,11 @@ class Recorder:
                 ]
             )
         return result
+
+    def _present(self, number: torch.SymFloat) -> Any:
+        """What a number of the program is now."""
+        known = self.numbers.get(number.node.expr)
+        return number if known is None else known[1]
 
     def _note_writes(self, changed: list[Any]) -> None:
         """The newest node says which storages its operator has written to."""
@@ -454,6 +466,18 @@ def _writes_unseen(func: Any) -> bool:
     name = getattr(func, "__name__", "")
     plain = isinstance(func, (types.BuiltinFunctionType, torch._ops.OpOverloadPacket))
     return plain and name.endswith("_") and not name.endswith("__")
+
+
+def _is_blind(func: Any) -> bool:
+    """Whether an operator's sizes and dtype do not depend on the float that it is given."""
+    name = getattr(func, "__name__", "")
+    return name.startswith(("_foreach_", "_fused_")) or name.strip("_") in _ELEMENTWISE
+
+
+_ELEMENTWISE = frozenset(
+    {"add", "sub", "mul", "div", "iadd", "isub", "imul", "itruediv", "truediv", "addcmul", "addcdiv", "lerp", "pow",
+     "ipow", "clamp", "fill", "rsub", "radd", "rmul", "rtruediv", "rdiv"}
+)  # fmt: skip
 
 
 def _first(graph: torch.fx.Graph) -> torch.fx.Node:

@@ -28,6 +28,7 @@ from tracer_core.interpreter.frame import NULL
 from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import end_is_seen
 from tracer_core.rebuild import Rebuilder
+from tracer_core.recorder.scalars import single
 from tracer_core.segments.replay import NAMES, replay
 from tracer_core.segments.segment import MISS
 from tracer_core.segments.transition import GRAPH_RAISED, Suspended
@@ -40,6 +41,10 @@ _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 #: Roots of a state that are checked anew on every call.
 DIRECT_ROOTS = (*ARRAY, list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType, types.CellType, *_LITERALS,
                  float, complex, torch.dtype, torch.device)  # fmt: skip
+
+
+#: Steps of sources that no stamp can vouch for, and that never fail.
+_CHANGING = frozenset({"grad", "number"})
 
 
 def alias_groups(pointers: Sequence[int]) -> list[int]:
@@ -71,7 +76,7 @@ def reached(fetch: Callable[[], Any]) -> Any:
     """What a path leads to on this call; MISS where it leads nowhere."""
     try:
         return fetch()
-    except (KeyError, IndexError, AttributeError, TypeError, ValueError):
+    except (KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError):
         return MISS
 
 
@@ -157,7 +162,7 @@ class Variant:
         looks = self.provenance.follows_late or self.provenance.combines
         step: Source | None = source if looks else None
         while step is not None and step.base is not None:
-            if step.kind == "grad":
+            if step.kind in _CHANGING:
                 return True
             if step.kind == "computed" and isinstance(step.key, tuple):
                 parts = (step.base, *step.key[1])
@@ -183,7 +188,7 @@ class Variant:
             assert source.base is not None
             text = self._fetch_text(source, self.use(source.base))
             name = f"v{len(self._variables)}"
-            if source.kind == "grad":
+            if source.kind in _CHANGING:
                 self.check_late(f"[{name} := {text}]", "True")  # there is always one, if only None
             else:
                 self.check_late(f"({name} := reached(lambda: {text})) is not MISS")
@@ -417,7 +422,7 @@ def runtime_namespace() -> dict[str, Any]:
         "TracerError": TracerError,
         "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
         "reached": reached, "same_objects": same_objects, "tensor_is": tensor_is, "alias_groups": alias_groups, "memory": memory,
-        "are_distinct": are_distinct,
+        "are_distinct": are_distinct, "single": single,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled, "default_dtype": torch.get_default_dtype,
         "function_modes": torch._C._len_torch_function_stack, "dispatch_modes": torch._C._len_torch_dispatch_stack,

@@ -6,13 +6,16 @@ holds: an optimizer is told that nothing compiles it, so that it does its arithm
 
 from __future__ import annotations
 
+import typing
 from typing import Any
 
 import torch
 from torch.optim import optimizer as optimizers
 
+from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.natives import stand_ins
 from tracer_core.natives.effects import CALLED_CODES, special
+from tracer_core.recorder.scalars import ROUNDING, Applied, Entry, second
 
 
 def _hidden_method(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -25,14 +28,56 @@ def _hidden_method(tracer: Any, function: Any, args: list[Any], kwargs: dict[str
 
 def _use_grad(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Optimizer.step in the grad mode that the optimizer wants, without torch's own graph breaks around it."""
-    if type(args[0]) is not torch.optim.SGD:
-        tracer.break_graph("native_python", f"{type(args[0]).__name__}.step()")
+    if not tracer.shapes.takes_numbers and type(args[0]) is not torch.optim.SGD:
+        tracer.break_graph("native_python", f"{type(args[0]).__name__}.step(), for a backend without numbers as inputs")
     return tracer.prepare(stand_ins.use_grad_for_differentiable, [_free(function, "func"), args, kwargs], {})
 
 
 def _free(function: Any, name: str) -> Any:
     """What a closure holds under a name."""
     return dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))[name].cell_contents
+
+
+special(typing.cast)(lambda tracer, args, kwargs: args[1])
+
+
+@special(torch.Tensor.item)
+def item(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The number of a counter of steps, for optimizers: it is known before the graph runs."""
+    if not kwargs and is_optimizers(tracer):
+        value = tracer.recorder.scalars.value(tracer.recorder.as_fake(args[0]))
+        if value is not None:
+            return _number(tracer, value)
+    return tracer.call_torch(torch.Tensor.item, args, kwargs)
+
+
+def is_optimizers(tracer: Any) -> bool:
+    """Whether the code that runs now is torch.optim's."""
+    name = tracer.frames[-1].globals.get("__name__", "")
+    return isinstance(name, str) and name.startswith("torch.optim.")
+
+
+def _number(tracer: Any, value: Any) -> Any:
+    """The number, or the symbol of a number, that an expression of `recorder/scalars` gives."""
+    if isinstance(value, Entry):
+        tracer.provenance.follows_late = True
+        source = tracer.provenance.sources.make(tracer.provenance.source_of(value.tensor), "number")
+        return tracer.provenance.read_varying(value.tensor.item(), source, always=True)
+    if not isinstance(value, Applied):
+        return value
+    rounding = ROUNDING[value.dtype]
+    operands = [_number(tracer, operand) for operand in value.operands]
+    if rounding is None:
+        return _applied(tracer, value.function, *operands)
+    if value.function is second:
+        return _applied(tracer, rounding, operands[1])
+    return _applied(tracer, rounding, _applied(tracer, value.function, *(_applied(tracer, rounding, one) for one in operands)))
+
+
+def _applied(tracer: Any, function: Any, *operands: Any) -> Any:
+    if any(type(operand) in SYMBOLS for operand in operands):
+        return tracer.operate(function, operands)
+    return function(*operands)
 
 
 @special(torch._C._group_tensors_by_device_and_dtype)
