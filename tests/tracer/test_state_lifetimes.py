@@ -6,10 +6,13 @@ import contextlib
 import gc
 import weakref
 
+import pytest
 import torch
 
 import tracer_core
 from tests.tracer.twin import View, twin
+from tracer_core.runtime import CompiledFunction
+from tracer_core.validation import build_config
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -257,3 +260,127 @@ def test_generator_left_without_handlers_is_captured():
         return f, log
 
     twin(make, (X,), (X,), breaks=0)
+
+
+class Thing:
+    def __init__(self, n=1):
+        self.n = n
+
+
+def broken_helper(x):
+    print(end="")
+    return x + 1
+
+
+def watched_by_a_dictionary(x, kept):
+    thing = Thing()
+    kept["k"] = thing
+    print(end="")
+    return x + kept["k"].n
+
+
+def watched_after_the_break(x, kept):
+    thing = Thing(3)
+    box = [thing]
+    x = broken_helper(x)
+    kept["k"] = box.pop()
+    x = broken_helper(x)
+    return x + kept["k"].n
+
+
+def watched_in_a_caller(x, kept):
+    thing = Thing(2)
+    reference = weakref.ref(thing)
+    x = broken_helper(x)
+    return x + (reference().n if reference() is not None else 100)
+
+
+def watched_in_a_loop(x, kept):
+    thing, total = Thing(4), 0
+    kept["z"] = thing
+    for _ in range(6):
+        x = x + 1
+        print(end="")
+        total += kept["z"].n
+    return x, total
+
+
+def set_again_in_a_loop(x, kept):
+    seen = []
+    for i in range(6):
+        thing = Thing(i)
+        kept[i] = thing
+        x = x + 1
+        print(end="")
+        seen.append(sorted(kept))
+    return x, seen
+
+
+@tracer_core.disable
+def make_thing(n, kept):
+    made = Thing(n)
+    kept[n] = made
+    return made
+
+
+def made_by_a_break(x, kept):
+    seen = []
+    for i in range(6):
+        held = make_thing(i, kept)  # noqa: F841
+        x = x + 1
+        seen.append(sorted(kept))
+        print(end="")
+        seen.append(sorted(kept))
+    return x, seen
+
+
+def taken_from_its_container(x, kept):
+    things = {"a": Thing(5)}
+    kept["a"] = things["a"]
+    thing = things["a"]  # noqa: F841
+    x = broken_helper(x)
+    del things["a"]
+    x = broken_helper(x)
+    return x + len(kept)
+
+
+def a_function_is_watched(x, kept):
+    def inner():
+        return 1
+
+    kept["f"] = inner
+    x = broken_helper(x)
+    return x + len(kept)
+
+
+WATCHED = [
+    watched_by_a_dictionary, watched_after_the_break, watched_in_a_caller, watched_in_a_loop, set_again_in_a_loop,
+    made_by_a_break, taken_from_its_container, a_function_is_watched,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", WATCHED, ids=lambda program: program.__name__)
+def test_a_variable_holds_its_object_after_its_last_use(program):
+    """Nothing reads the variable after a break; somebody else looks whether its object is still there."""
+
+    def make():
+        kept = weakref.WeakValueDictionary()
+        return lambda x: program(x, kept), View(lambda: sorted(map(str, kept)))
+
+    twin(make, (X,), (Y,), (X,), (X,))
+
+
+def test_dead_tensors_and_numbers_are_let_go():
+    """What nobody can watch does not outlive its last use, nor does it make a state longer."""
+
+    def fn(x):
+        y = x * 2
+        n = y.sum().item()
+        z = x + n
+        print(end="")
+        return z + 1
+
+    runner = CompiledFunction(fn, build_config(backend="eager"))
+    runner(X)
+    states = [len(key[0].locals) for key in runner._segments]
+    assert states == [2, 1]  # x and n; z

@@ -76,6 +76,19 @@ def end_is_seen(value: Any) -> bool:
     )
 
 
+def can_be_watched(value: Any) -> bool:
+    """Whether the program could make a weak reference to an object."""
+    return bool(type(value).__weakrefoffset__) and not isinstance(value, _LONG_LIVED)
+
+
+def kept_when_dead(value: Any) -> bool:
+    """Whether a variable that nothing reads any more must go on holding this object, as it does in eager: somebody
+    watches it, or may do so later through a reference of their own."""
+    if not can_be_watched(value):
+        return end_is_seen(value)
+    return bool(type(value).__flags__ & HEAP_TYPE) or weakref.getweakrefcount(value) > 0 or end_is_seen(value)
+
+
 def _is_bound(receiver: Any) -> bool:
     """Whether `__self__` of a C function is an object of the program (pybind11 puts its own record there)."""
     if isinstance(receiver, (types.ModuleType, type, types.NoneType)):

@@ -92,6 +92,10 @@ class Rebuilder(ObjectRebuilder):
             self._fill_pending()
         return text
 
+    def has_made(self, obj: Any) -> bool:
+        """Whether the lines make this object, for the result or for something that it is a part of."""
+        return id(obj) in self._memo
+
     def _value(self, obj: Any) -> str:
         if type(obj) is Unread:
             return self._fetch(obj.source)

@@ -22,11 +22,12 @@ from tracer_core.effects import Gradient
 from tracer_core.guards.failure import Failure
 from tracer_core.guards.guard import Guard, GuardKind
 from tracer_core.guards.stamp import Stamps
-from tracer_core.interpreter.frame import Frame
+from tracer_core.interpreter.frame import Frame, Unread
 from tracer_core.interpreter.tracer import Tracer
 from tracer_core.logs import enabled, logger
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import InputSpec, Role, Runner
+from tracer_core.provenance import can_be_watched, end_is_seen, kept_when_dead
 from tracer_core.rebuild import CannotRebuild, Rebuilder
 from tracer_core.recorder.risks import risks_of
 from tracer_core.segments.breaks import BREAKS, Break, Restart
@@ -264,13 +265,25 @@ class _Generator:
         if broken is None:
             self.result = f"return {self.rebuilder.value(value)}"
         else:
-            layouts, values = flatten(tracer.frames)
-            parts = ", ".join(self.rebuilder.value(v) for v in values)
-            transition = Transition(layouts, broken.reason if broken.kind == "raises" else "")
-            self.result = f"return Suspended({variant.constants.text(transition)}, ({parts},))"
+            for live in flatten(tracer.frames, lambda _: False)[1]:
+                self.rebuilder.value(live)
         for change in tracer.effects.changes.values():
             if id(change) not in self.written:
                 self.effects += variant.effect(self.rebuilder, change)
+        if broken is not None:
+            layouts, values = flatten(tracer.frames, self._held)
+            parts = ", ".join(self.rebuilder.value(v) for v in values)
+            transition = Transition(layouts, broken.reason if broken.kind == "raises" else "")
+            self.result = f"return Suspended({variant.constants.text(transition)}, ({parts},))"
+
+    def _held(self, value: Any) -> bool:
+        """Whether a variable that nothing reads any more must hold its object on: others can reach it, who may
+        watch for its end."""
+        if type(value) is Unread:
+            return kept_when_dead(value.value)
+        if self.tracer.provenance.source_of(value) is not None:
+            return kept_when_dead(value)
+        return end_is_seen(value) or (self.rebuilder.has_made(value) and can_be_watched(value))
 
     def finish(self, broken: Break | None, where: str) -> Captured:
         tracer, variant = self.tracer, self.variant

@@ -8,12 +8,13 @@ state tuples of equal layout.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from tracer_core.interpreter.code import decode
-from tracer_core.interpreter.frame import NULL, Frame, Unread
-from tracer_core.provenance import end_is_seen
+from tracer_core.interpreter.frame import NULL, Frame
+from tracer_core.provenance import kept_when_dead
 
 #: What a variant returns when its guards do not hold.
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
@@ -38,14 +39,12 @@ class FrameLayout:
         return 1 + len(self.locals) + sum(self.stack) + self.n_exceptions + (self.on_return == "instance")
 
 
-def layout_of(frame: Frame) -> tuple[FrameLayout, list[Any]]:
-    """The layout of a frame and its values in state order."""
+def layout_of(frame: Frame, keeps: Callable[[Any], bool] = kept_when_dead) -> tuple[FrameLayout, list[Any]]:
+    """The layout of a frame and its values in state order. keeps(value): whether a variable that nothing reads any
+    more still holds its object, until it is set, deleted or out of scope."""
     live = frame.code.live[frame.ip] if frame.ip < len(frame.code.live) else frozenset()
-    # A variable that nothing reads any more still holds its object until it is set, deleted or out of scope.
     bound = tuple(
-        i
-        for i, value in enumerate(frame.locals)
-        if value is not NULL and (i in live or end_is_seen(value.value if type(value) is Unread else value))
+        i for i, value in enumerate(frame.locals) if value is not NULL and (i in live or keeps(value))
     )
     rule = frame.on_return
     kind = rule if rule is None or isinstance(rule, str) else rule[0]
@@ -61,11 +60,13 @@ def layout_of(frame: Frame) -> tuple[FrameLayout, list[Any]]:
     return layout, values
 
 
-def flatten(frames: list[Frame]) -> tuple[tuple[FrameLayout, ...], list[Any]]:
-    """The key and the state of an activation."""
+def flatten(
+    frames: list[Frame], keeps: Callable[[Any], bool] = kept_when_dead
+) -> tuple[tuple[FrameLayout, ...], list[Any]]:
+    """The key and the state of an activation. keeps: see `layout_of`."""
     layouts, state = [], []
     for frame in frames:
-        layout, values = layout_of(frame)
+        layout, values = layout_of(frame, keeps)
         layouts.append(layout)
         state += values
     return tuple(layouts), state

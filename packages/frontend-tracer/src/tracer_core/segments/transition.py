@@ -16,10 +16,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from tracer_core.interpreter.code import Code, decode
 from tracer_core.interpreter.frame import NULL, Frame
 from tracer_core.interpreter.opcodes.operators import SYMBOLS
 from tracer_core.interpreter.real import SAFE_ITERATORS, SCALARS, RealMachine
+from tracer_core.provenance import end_is_seen
 from tracer_core.segments.generated import define
 from tracer_core.segments.segment import FrameLayout, flatten, frames_of
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 _COMPILE_AFTER = 3  # runs of a transition before its source is written
 _LONGEST = 48  # instructions that one written transition follows
+#: Types whose objects a variable need not hold once nothing reads it: nobody can watch for their end, or nobody does.
+_DROPPED = SCALARS | {list, tuple, dict, bytes, torch.Size, torch.Tensor, torch.nn.Parameter}
 _END: Any = object()
 #: Without arguments these read the calling frame.
 _ASKS_FRAME = {one.__name__: one for one in (super, globals, locals, vars, dir)}
@@ -97,6 +102,11 @@ class Transition:
         layouts, state = flatten(frames)
         return self.exit(layouts), tuple(state)
 
+    def dropping(self, layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]) -> tuple[Exit, Any]:
+        """The exit and the state of an activation, without what variables hold that nothing reads any more."""
+        layouts, state = flatten(frames_of(layouts, values))
+        return self.exit(layouts), tuple(state)
+
     def exit(self, layouts: tuple[FrameLayout, ...]) -> Exit:
         """The exit at these layouts; always the same object."""
         found = self._exits.get(layouts)
@@ -128,7 +138,8 @@ class _Writer:
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
             "failed": transition.failed, "interpret": transition.interpret, "END": _END, "next": next, "type": type,
-            "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL, **_ASKS_FRAME, "tuple": tuple, "len": len,
+            "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL,
+            "DROPPED": _DROPPED, "dropping": transition.dropping, "seen": end_is_seen, **_ASKS_FRAME, "tuple": tuple, "len": len,
         }  # fmt: skip
         self.count = 0
 
@@ -136,8 +147,6 @@ class _Writer:
         """The compiled transition, or None if its instruction is left to the machine."""
         if any(layout.n_exceptions for layout in self.transition.layouts):
             return None  # a callee could ask for the exception being handled
-        if any(i not in decode(one.code).live[one.ip] for one in self.transition.layouts for i in one.locals):
-            return None  # a variable holds an object whose end is seen, see `layout_of`
         write = _FIRST.get(self.code.names[self.layout.ip])
         if write is None:
             return None
@@ -158,6 +167,9 @@ class _Writer:
         self.after = own[position:]
         path = _Path(self.layout.ip, stack, local, 1)
         self.lines += ["def run(S):", f"    {', '.join(names)}, = S"]
+        watched = [f"seen({name})" for name in self._kept(names)]
+        if watched:  # it must die when its variable is set, not when this returns
+            self.lines.append(f"    if {' or '.join(watched)}: return interpret(S)")
         write(self, path)
         text = "\n".join(self.lines) + "\n"
         title = f"transition {self.layout.code.co_qualname}:{self.layout.ip}"
@@ -177,10 +189,17 @@ class _Writer:
         self.names[name] = value
         return name
 
-    def at(self, path: _Path) -> tuple[str, str]:
-        """(text of the exit object, text of the state) at a path's instruction."""
-        live = self.code.live[path.ip]
-        bound = tuple(i for i in sorted(path.local) if i in live)
+    def _kept(self, names: list[str]) -> list[str]:
+        """The names of those variables of the state that nothing reads any more."""
+        found, position = [], 0
+        for layout in self.transition.layouts:
+            live = decode(layout.code).live[layout.ip]
+            found += [names[position + 1 + n] for n, i in enumerate(layout.locals) if i not in live]
+            position += layout.size
+        return found
+
+    def _at(self, path: _Path, bound: tuple[int, ...]) -> tuple[tuple[FrameLayout, ...], str]:
+        """(layouts, text of the state) at a path's instruction, with these variables."""
         # Names for calls with keywords belong to the instruction at which the activation stands.
         kw_names = self.layout.kw_names if path.ip == self.layout.ip else ()
         layout = replace(
@@ -190,27 +209,40 @@ class _Writer:
             stack=tuple(v is not None for v in path.stack),
             kw_names=kw_names,
         )
-        exit = self.transition.exit((*self.transition.layouts[:-1], layout))
         values = [
             self.function_name,
             *(path.local[i] for i in bound),
             *(v for v in path.stack if v is not None),
         ]
-        return self.constant(exit), f"({', '.join([*self.before, *values, *self.after])},)"
+        return (
+            *self.transition.layouts[:-1],
+            layout,
+        ), f"({', '.join([*self.before, *values, *self.after])},)"
+
+    def at(self, path: _Path) -> str:
+        """The text of (exit, state) at a path's instruction."""
+        live = self.code.live[path.ip]
+        layouts, state = self._at(path, tuple(i for i in sorted(path.local) if i in live))
+        plain = f"{self.constant(self.transition.exit(layouts))}, {state}"
+        dead = [path.local[i] for i in sorted(path.local) if i not in live]
+        if not dead:
+            return plain
+        layouts, state = self._at(path, tuple(sorted(path.local)))
+        droppable = " and ".join(f"type({name}) in DROPPED" for name in dict.fromkeys(dead))
+        return f"({plain}) if {droppable} else dropping({self.constant(layouts)}, {state})"
 
     def leave(self, path: _Path) -> None:
         """Ends the transition here; loads that nothing used are done again by the next segment."""
-        exit, state = self.at(path.rewound())
-        self.add(path, f"return {exit}, {state}")
+        self.add(path, f"return {self.at(path.rewound())}")
 
     def risky(self, path: _Path, text: str) -> str:
         """A statement `name = text` whose exception continues where the bytecode says."""
         name = self.fresh()
-        exit, state = self.at(path)
+        layouts, state = self._at(path, tuple(sorted(path.local)))
         self.add(path, "try:")
         self.add(path, f"    {name} = {text}")
         self.add(path, "except BaseException as error:")
-        self.add(path, f"    return failed(error, {exit}.layouts, {state})")
+        self.add(path, f"    return failed(error, {self.constant(layouts)}, {state})")
         return name
 
     # -- following the bytecode --
@@ -355,8 +387,7 @@ def _load_fast(w: _Writer, path: _Path, arg: int) -> bool:
         w.leave(path)
         return True
     if w.code.names[path.ip + 1] != "RETURN_VALUE":
-        exit, state = w.at(path.rewound())
-        w.add(path, f"if type({name}) not in SCALARS: return {exit}, {state}")
+        w.add(path, f"if type({name}) not in SCALARS: return {w.at(path.rewound())}")
     path.stack.append(name)
     return _nop(w, path, arg)
 
@@ -369,8 +400,7 @@ def _jump(w: _Writer, path: _Path, arg: int) -> bool:
 
 def _unpack(w: _Writer, path: _Path, arg: int) -> bool:
     value = path.stack[-1]
-    exit, state = w.at(path.rewound())
-    w.add(path, f"if type({value}) is not tuple or len({value}) != {arg}: return {exit}, {state}")
+    w.add(path, f"if type({value}) is not tuple or len({value}) != {arg}: return {w.at(path.rewound())}")
     parts = [w.fresh() for _ in range(arg)]
     w.add(path, f"{', '.join(parts)}, = {value}")
     path.stack[-1:] = parts[::-1]
@@ -379,9 +409,8 @@ def _unpack(w: _Writer, path: _Path, arg: int) -> bool:
 
 
 def _scalars_only(w: _Writer, path: _Path, *names: Any) -> None:
-    exit, state = w.at(path.rewound())
     tests = " or ".join(f"type({name}) not in SCALARS" for name in names)
-    w.add(path, f"if {tests}: return {exit}, {state}")
+    w.add(path, f"if {tests}: return {w.at(path.rewound())}")
 
 
 def _operate(w: _Writer, path: _Path, symbol: str) -> bool:
@@ -402,8 +431,7 @@ def _binary(w: _Writer, path: _Path, arg: int) -> bool:
 
 
 def _for_iter(w: _Writer, path: _Path, arg: int) -> bool:
-    exit, state = w.at(path.rewound())
-    w.add(path, f"if type({path.stack[-1]}) not in SAFE: return {exit}, {state}")
+    w.add(path, f"if type({path.stack[-1]}) not in SAFE: return {w.at(path.rewound())}")
     path.seen.add(path.ip)
     _advance(w, path)
     return True
