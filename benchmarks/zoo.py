@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = chosen.models or list(ZOO)
     processes.warm_up_files()
     store = Store("zoo", again=chosen.again)
-    tasks = [("check", 0), *((task, n) for n in range(chosen.rounds) for task in ("ours", "torch"))]
+    tasks = [("check", 0), ("trained", 0), *((task, n) for n in range(chosen.rounds) for task in ("ours", "torch"))]
     for number in range(0, len(names), _BATCH):
         for task, turn in tasks:
             _batch(store, task, turn, names[number : number + _BATCH])
@@ -69,11 +69,12 @@ def _missing(row: dict[str, Any] | None) -> bool:
 def _told(task: str, row: dict[str, Any]) -> str:
     if "failed" in row:
         return str(row["failed"])
-    if task != "check":
+    if task not in ("check", "trained"):
         return f"{row['wall']:.2f} s"
     return ", ".join(
         f"{mode}: {facts['graphs']} graphs, {len(facts['breaks'])} breaks, "
         f"{len(facts['recompiles'])} recompiles, {'equal' if facts['equal'] else facts['error']}"
+        + "".join(f", {reason}" for reason in facts.get("fallbacks", ()))
         for mode, facts in row.items() if mode in ("eval", "train")
     )  # fmt: skip
 
@@ -114,10 +115,26 @@ def _print(store: Store, names: Sequence[str], rounds: int) -> int:
     print(f"one graph in both modes: {one_graph} ({100 * one_graph / total:.1f} %)")
     print(f"equal to eager bit by bit: {equal} ({100 * equal / total:.1f} %)")
     print(f"recompiled at the second call: {again}")
+    _print_trained([(name, store.rows.get(_key("trained", 0, name), {})) for name in names])
     if ratios:
         print(f"first call, ours / torch.compile(backend='eager'): geometric mean {geometric_mean(ratios):.3f} of "
               f"{len(ratios)}; " + ", ".join(f"{k} {geometric_mean(v):.3f}" for k, v in groups.items()))  # fmt: skip
     return 0 if equal == total else 1
+
+
+def _print_trained(rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """One training step whose forward and backward are lowered graphs."""
+    steps = {name: row["train"] for name, row in rows if "train" in row}
+    equal = [name for name, facts in steps.items() if facts["equal"]]
+    lowered = [name for name in equal if not steps[name]["fallbacks"]]
+    print(f"trained for two steps through lowered graphs: {len(steps)}; gradients equal bit by bit: {len(equal)}; "
+          f"every graph lowered: {len(lowered)}")  # fmt: skip
+    for name, row in rows:
+        if "failed" in row:
+            print(f"{name} trained: {row['failed']}")
+        elif name in steps and name not in lowered:
+            facts = steps[name]
+            print(f"{name} trained: {'; '.join(facts['fallbacks'])}" + ("" if facts["equal"] else facts["error"]))
 
 
 def _explain(name: str, row: dict[str, Any]) -> None:

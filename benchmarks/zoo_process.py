@@ -40,7 +40,20 @@ def check(name: str) -> dict[str, Any]:
     return {"train" if train else "eval": check_mode(name, train) for train in modes}
 
 
-def check_mode(name: str, train: bool) -> dict[str, Any]:
+def trained(name: str) -> dict[str, Any]:
+    """{"train": facts} of one model whose forward and backward are lowered graphs, run by PyTorch's operators."""
+    from benchmarks.zoo_models import ZOO
+    from tracer_core import dispatch
+
+    if not ZOO[name].train:
+        return {}
+    fallbacks: list[str] = []
+    dispatch.report = lambda fallback: fallbacks.append(f"{fallback.kind}: {fallback.reason}")
+    facts = check_mode(name, True, "aten_eager")
+    return {"train": facts | {"fallbacks": fallbacks}}
+
+
+def check_mode(name: str, train: bool, backend: str = "eager") -> dict[str, Any]:
     import tracer_core
     from benchmarks.zoo_models import ZOO
     from tracer_core.report import explanation
@@ -50,7 +63,7 @@ def check_mode(name: str, train: bool) -> dict[str, Any]:
     plain, target = animal.module(train), animal.module(train)
     facts: dict[str, Any] = {"equal": True}
     with CaptureCounter() as counter:
-        compiled = tracer_core.compile(target, backend="eager")
+        compiled = tracer_core.compile(target, backend=backend)
         for number in range(2):
             try:
                 _compare_call(animal, number, plain, target, compiled, train)
@@ -151,7 +164,12 @@ def _short(error: BaseException) -> str:
 
 # The process -----------------------------------------------------------------------------------------
 
-TASKS: dict[str, Callable[[str], dict[str, Any]]] = {"check": check, "ours": ours, "torch": torch_compile}
+TASKS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "check": check,
+    "trained": trained,
+    "ours": ours,
+    "torch": torch_compile,
+}
 
 
 def import_libraries() -> None:
