@@ -91,3 +91,34 @@ def reference_runner(c: Compilation, fused: bool) -> Callable[[list[Any]], list[
         return reference.execute(c.program, args, sizes, *fused_parts)
 
     return run
+
+
+def tolerance(dtype):
+    if dtype in (torch.bfloat16, torch.float16):
+        return {"atol": 2e-2, "rtol": 2e-2}
+    return {"atol": 5e-5, "rtol": 1e-5} if dtype == torch.float32 else {}
+
+
+def same_three_ways(fn: Callable[..., Any], *inputs: Any) -> Compiled:
+    """Asserts that the loop IR, the fused bodies and the C++ kernels each give what eager gives."""
+    before = clones(inputs)
+    expected = [x.clone() if isinstance(x, torch.Tensor) else x for x in flat(fn(*before))]
+    unfused = compiled(fn, *inputs, until="lower")
+    fused = compiled(fn, *inputs)
+    runners = {
+        "loop IR": unfused.finish(reference_runner(unfused.compilation, fused=False)),
+        "fused bodies": fused.finish(reference_runner(fused.compilation, fused=True)),
+        "C++": fused.finish(fused.compilation.runner),
+    }
+    for what, runner in runners.items():
+        args = clones(inputs)
+        results = list(runner([*args, *fused.extra]))
+        assert len(results) == len(expected)
+        for ours, eager in zip(results, expected, strict=True):
+            assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride()), what
+            torch.testing.assert_close(
+                ours, eager, equal_nan=True, msg=lambda m, what=what: f"{what}: {m}", **tolerance(eager.dtype)
+            )
+        for ours, eager in zip(args, before, strict=True):
+            torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype))
+    return fused

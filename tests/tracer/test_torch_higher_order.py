@@ -532,7 +532,7 @@ def test_transform(name):
 
 
 @pytest.mark.parametrize("name", ["vmap of a lambda", "vmap closed over tensors", "grad", "gradient descent", "jvp", "hessian",
-                                  "vmap in_dims", "functional_call"])  # fmt: skip
+                                  "vmap in_dims", "functional_call", "per-sample gradients of a module"])  # fmt: skip
 def test_transform_with_inductor(name):
     function, *calls = TRANSFORMS[name]
     with torch.no_grad():

@@ -10,88 +10,140 @@ from typing import Any
 
 import torch
 
-#: aten overloads by family. A name that this torch does not have is left out.
-_NAMES = """
- mm.default bmm.default addmm.default baddbmm.default addbmm.default addmv.default mv.default dot.default vdot.default
- addr.default ger.default linear.default _trilinear.default kron.default
- convolution.default _convolution.default convolution_backward.default slow_conv3d.default
- _scaled_dot_product_flash_attention_for_cpu.default _scaled_dot_product_attention_math_for_mps.default
- _scaled_dot_product_attention_math.default _scaled_dot_product_flash_attention_for_cpu_backward.default
- sort.default sort.stable argsort.default argsort.stable topk.default kthvalue.default median.default median.dim
- nanmedian.default nanmedian.dim mode.default msort.default searchsorted.Tensor searchsorted.Scalar bucketize.Tensor
- unique_dim.default _unique2.default unique_consecutive.default nonzero.default nonzero_static.default masked_select.default
- bincount.default histc.default histogram.bin_ct
- cumsum.default cumprod.default cummax.default cummin.default logcumsumexp.default
- index.Tensor index_put.default index_add.default index_copy.default index_fill.int_Scalar index_fill.int_Tensor
- index_reduce.default gather.default scatter.src scatter.value scatter_add.default scatter_reduce.two scatter.reduce
- scatter.value_reduce take.default put.default masked_scatter.default embedding.default
- embedding_dense_backward.default _embedding_bag.default _embedding_bag_forward_only.default embedding_bag.padding_idx
- select_scatter.default slice_scatter.default diagonal_scatter.default as_strided_scatter.default index_select.default
- max_pool2d_with_indices.default max_pool3d_with_indices.default max_pool2d_with_indices_backward.default
- avg_pool2d.default avg_pool3d.default avg_pool2d_backward.default _adaptive_avg_pool2d.default
- _adaptive_avg_pool2d_backward.default _adaptive_avg_pool3d.default adaptive_max_pool2d.default adaptive_max_pool3d.default
- fractional_max_pool2d.default fractional_max_pool3d.default max_unpool2d.default max_unpool3d.default
- upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default upsample_linear1d.default
- upsample_bilinear2d.default upsample_bicubic2d.default upsample_trilinear3d.default
- upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec upsample_linear1d.vec upsample_bilinear2d.vec
- upsample_bicubic2d.vec upsample_trilinear3d.vec _upsample_nearest_exact1d.default _upsample_nearest_exact2d.default
- _upsample_nearest_exact3d.default _upsample_bilinear2d_aa.default _upsample_bicubic2d_aa.default
- upsample_bilinear2d_backward.default upsample_nearest2d_backward.default
- grid_sampler_2d.default grid_sampler_3d.default affine_grid_generator.default grid_sampler_2d_backward.default
- im2col.default col2im.default pixel_shuffle.default pixel_unshuffle.default channel_shuffle.default
- reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default replication_pad1d.default
- replication_pad2d.default replication_pad3d.default constant_pad_nd.default
- native_layer_norm.default native_group_norm.default native_batch_norm.default native_layer_norm_backward.default
- native_group_norm_backward.default native_batch_norm_backward.default _native_batch_norm_legit_no_training.default
- _softmax.default _log_softmax.default _softmax_backward_data.default _log_softmax_backward_data.default
- native_dropout.default native_dropout_backward.default bernoulli.default bernoulli.p bernoulli.Tensor
- rand.default rand_like.default randn.default randn_like.default randint.default randint.low randint_like.default
- randint_like.low_dtype randperm.default normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor normal_functional.default
- uniform.default exponential.default geometric.default multinomial.default poisson.default log_normal.default cauchy.default
- _cdist_forward.default cdist.default _pdist_forward.default _euclidean_dist.default
- linalg_vector_norm.default linalg_matrix_norm.default linalg_inv_ex.default linalg_solve_ex.default _linalg_solve_ex.default
- linalg_qr.default linalg_cholesky_ex.default cholesky.default cholesky_solve.default cholesky_inverse.default
- _linalg_svd.default _linalg_eigh.default linalg_eig.default linalg_eigvals.default _linalg_det.default _linalg_slogdet.default
- linalg_lu.default linalg_lu_factor_ex.default linalg_lu_solve.default lu_unpack.default linalg_solve_triangular.default
- triangular_solve.default linalg_lstsq.default linalg_matrix_exp.default linalg_pinv.atol_rtol_tensor linalg_ldl_factor_ex.default
- linalg_cross.default linalg_householder_product.default ormqr.default geqrf.default matrix_exp.default
- _fft_r2c.default _fft_c2r.default _fft_c2c.default complex.default polar.default view_as_real_copy.default
- view_as_complex_copy.default _conj_physical.default conj_physical.default angle.default
- _ctc_loss.default _use_cudnn_ctc_loss.default nll_loss_forward.default nll_loss2d_forward.default nll_loss_backward.default
- nll_loss2d_backward.default multi_margin_loss.default multilabel_margin_loss_forward.default
- lstm.input gru.input rnn_tanh.input rnn_relu.input mkldnn_rnn_layer.default _thnn_fused_lstm_cell.default
- _pack_padded_sequence.default _pad_packed_sequence.default
- erfinv.default lgamma.default digamma.default polygamma.default igamma.default igammac.default i0.default
- special_i0e.default special_i1.default special_i1e.default special_bessel_j0.default special_bessel_j1.default
- special_bessel_y0.default special_bessel_y1.default special_ndtri.default special_log_ndtr.default special_erfcx.default
- special_zeta.default special_xlog1py.default special_entr.default special_modified_bessel_i0.default
- special_modified_bessel_i1.default special_modified_bessel_k0.default special_modified_bessel_k1.default
- nextafter.default hypot.default gcd.default lcm.default frexp.Tensor ldexp.Tensor copysign.Tensor heaviside.default
- bitwise_left_shift.Tensor bitwise_right_shift.Tensor
- aminmax.default argmax.default argmin.default max.dim min.dim var_mean.correction std_mean.correction logsumexp.default
- renorm.default roll.default flip.default rot90.default repeat_interleave.Tensor repeat_interleave.self_Tensor
- repeat_interleave.self_int repeat.default tril_indices.default triu_indices.default trace.default diag_embed.default
- diagonal_copy.default unfold_copy.default unfold_backward.default as_strided_copy.default
- count_nonzero.default count_nonzero.dim_IntList isin.Tensor_Tensor isin.Tensor_Scalar isin.Scalar_Tensor
- bmm.dtype
- quantize_per_tensor.default dequantize.self fake_quantize_per_tensor_affine_cachemask.default
- fake_quantize_per_channel_affine_cachemask.default _weight_norm_interface.default
- _fused_moving_avg_obs_fq_helper_functional.default _foreach_norm.Scalar
- _to_copy.default clone.default
- _spdiags.default _nested_tensor_size.default segment_reduce.default vander.default cov.default corrcoef.default
- block_diag.default cartesian_prod.default combinations.default
-"""
+#: Why loops do not compute them -> aten overloads. A name that this torch does not have is left out.
+_NAMES: dict[str, str] = {
+    "a product or convolution: oneDNN, MKL and own kernels are tuned for it": """
+        mm.default bmm.default addmm.default baddbmm.default addbmm.default addmv.default mv.default dot.default vdot.default
+        addr.default ger.default linear.default _trilinear.default kron.default bmm.dtype
+        convolution.default _convolution.default convolution_backward.default slow_conv3d.default
+    """,
+    "attention: ATen computes it block by block, without the matrix of scores": """
+        _scaled_dot_product_flash_attention_for_cpu.default _scaled_dot_product_attention_math_for_mps.default
+        _scaled_dot_product_attention_math.default _scaled_dot_product_flash_attention_for_cpu_backward.default
+    """,
+    "a recurrent layer: oneDNN runs all its steps in one call": """
+        lstm.input gru.input rnn_tanh.input rnn_relu.input mkldnn_rnn_layer.default mkldnn_rnn_layer_backward.default
+        _thnn_fused_lstm_cell.default _pack_padded_sequence.default _pad_packed_sequence.default
+    """,
+    "it sorts, selects or counts: no loop over its output's elements": """
+        sort.default sort.stable argsort.default argsort.stable topk.default kthvalue.default median.default median.dim
+        nanmedian.default nanmedian.dim mode.default msort.default searchsorted.Tensor searchsorted.Scalar bucketize.Tensor
+        unique_dim.default _unique2.default unique_consecutive.default nonzero.default nonzero_static.default
+        masked_select.default bincount.default histc.default histogram.bin_ct
+        repeat_interleave.Tensor repeat_interleave.self_Tensor repeat_interleave.self_int isin.Tensor_Tensor
+        isin.Tensor_Scalar isin.Scalar_Tensor count_nonzero.default count_nonzero.dim_IntList
+    """,
+    "a scan: not built": """
+        cumsum.default cumprod.default cummax.default cummin.default logcumsumexp.default
+    """,
+    "a scatter (several elements may be added to one place): not built": """
+        index_put.default index_add.default index_copy.default index_fill.int_Scalar index_fill.int_Tensor
+        index_reduce.default scatter.src scatter.value scatter_add.default scatter_reduce.two scatter.reduce
+        scatter.value_reduce put.default masked_scatter.default masked_scatter_backward.default
+        embedding_dense_backward.default _embedding_bag_dense_backward.default _embedding_bag_backward.default
+        _embedding_bag_per_sample_weights_backward.default unfold_backward.default
+        max_pool2d_with_indices_backward.default max_pool3d_with_indices_backward.default
+        adaptive_max_pool2d_backward.default adaptive_max_pool3d_backward.default
+        fractional_max_pool2d_backward.default fractional_max_pool3d_backward.default
+        segment_reduce.default _segment_reduce_backward.default
+    """,
+    "indexing whose forms are many; a lowering takes the usual ones": """
+        index.Tensor gather.default take.default embedding.default index_select.default select_scatter.default
+        slice_scatter.default diagonal_scatter.default as_strided_scatter.default _embedding_bag.default
+        _embedding_bag_forward_only.default embedding_bag.padding_idx
+    """,
+    "a window or a grid that is no fixed pattern of neighbours; a lowering takes the usual pools": """
+        max_pool2d_with_indices.default max_pool3d_with_indices.default avg_pool2d.default avg_pool3d.default
+        avg_pool2d_backward.default avg_pool3d_backward.default _adaptive_avg_pool2d.default
+        _adaptive_avg_pool2d_backward.default _adaptive_avg_pool3d.default _adaptive_avg_pool3d_backward.default
+        adaptive_max_pool2d.default adaptive_max_pool3d.default fractional_max_pool2d.default
+        fractional_max_pool3d.default max_unpool2d.default max_unpool3d.default
+        grid_sampler_2d.default grid_sampler_3d.default affine_grid_generator.default grid_sampler_2d_backward.default
+        grid_sampler_3d_backward.default im2col.default col2im.default pixel_shuffle.default pixel_unshuffle.default
+        channel_shuffle.default reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default
+        replication_pad1d.default replication_pad2d.default replication_pad3d.default constant_pad_nd.default
+        reflection_pad1d_backward.default reflection_pad2d_backward.default reflection_pad3d_backward.default
+        replication_pad1d_backward.default replication_pad2d_backward.default replication_pad3d_backward.default
+    """,
+    "interpolation: ATen's vectorised kernels, one for each mode and layout": """
+        upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default upsample_linear1d.default
+        upsample_bilinear2d.default upsample_bicubic2d.default upsample_trilinear3d.default
+        upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec upsample_linear1d.vec upsample_bilinear2d.vec
+        upsample_bicubic2d.vec upsample_trilinear3d.vec _upsample_nearest_exact1d.default _upsample_nearest_exact2d.default
+        _upsample_nearest_exact3d.default _upsample_bilinear2d_aa.default _upsample_bicubic2d_aa.default
+        upsample_nearest1d_backward.default upsample_nearest2d_backward.default upsample_nearest3d_backward.default
+        upsample_linear1d_backward.default upsample_bilinear2d_backward.default upsample_bicubic2d_backward.default
+        upsample_trilinear3d_backward.default _upsample_nearest_exact1d_backward.default
+        _upsample_nearest_exact2d_backward.default _upsample_nearest_exact3d_backward.default
+        _upsample_bilinear2d_aa_backward.default _upsample_bicubic2d_aa_backward.default _upsample_lanczos2d_aa.default
+        _upsample_lanczos2d_aa_backward.default
+    """,
+    "random numbers: eager's stream is ATen's": """
+        native_dropout.default bernoulli.default bernoulli.p bernoulli.Tensor
+        rand.default rand_like.default randn.default randn_like.default randint.default randint.low randint_like.default
+        randint_like.low_dtype randperm.default normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor
+        normal_functional.default uniform.default exponential.default geometric.default multinomial.default
+        poisson.default log_normal.default cauchy.default
+    """,
+    "distances and linear algebra: LAPACK": """
+        _cdist_forward.default _cdist_backward.default cdist.default _pdist_forward.default _pdist_backward.default
+        _euclidean_dist.default renorm.default trace.default cov.default corrcoef.default
+        linalg_vector_norm.default linalg_matrix_norm.default linalg_inv_ex.default linalg_solve_ex.default
+        _linalg_solve_ex.default linalg_qr.default linalg_cholesky_ex.default cholesky.default cholesky_solve.default
+        cholesky_inverse.default _linalg_svd.default _linalg_eigh.default linalg_eig.default linalg_eigvals.default
+        _linalg_det.default _linalg_slogdet.default linalg_lu.default linalg_lu_factor_ex.default linalg_lu_solve.default
+        lu_unpack.default linalg_solve_triangular.default triangular_solve.default linalg_lstsq.default
+        linalg_matrix_exp.default linalg_pinv.atol_rtol_tensor linalg_ldl_factor_ex.default linalg_cross.default
+        linalg_householder_product.default ormqr.default geqrf.default matrix_exp.default _foreach_norm.Scalar
+    """,
+    "complex numbers, which loops do not hold": """
+        _fft_r2c.default _fft_c2r.default _fft_c2c.default complex.default polar.default view_as_real_copy.default
+        view_as_complex_copy.default _conj_physical.default conj_physical.default angle.default
+    """,
+    "a loss that walks along its target": """
+        _ctc_loss.default _ctc_loss.Tensor _ctc_loss_backward.default _ctc_loss_backward.Tensor
+        _use_cudnn_ctc_loss.default multi_margin_loss.default multi_margin_loss_backward.default
+        multilabel_margin_loss_forward.default multilabel_margin_loss_backward.default
+    """,
+    "a special function without a vector form of ours": """
+        erfinv.default lgamma.default digamma.default polygamma.default igamma.default igammac.default i0.default
+        special_i0e.default special_i1.default special_i1e.default special_bessel_j0.default special_bessel_j1.default
+        special_bessel_y0.default special_bessel_y1.default special_ndtri.default special_log_ndtr.default
+        special_erfcx.default special_zeta.default special_xlog1py.default special_entr.default
+        special_modified_bessel_i0.default special_modified_bessel_i1.default special_modified_bessel_k0.default
+        special_modified_bessel_k1.default nextafter.default hypot.default gcd.default lcm.default frexp.Tensor
+        ldexp.Tensor copysign.Tensor heaviside.default bitwise_left_shift.Tensor bitwise_right_shift.Tensor
+        rrelu_with_noise_backward.default
+    """,
+    "forms that a lowering takes where it can, and hands on where it cannot": """
+        native_layer_norm.default native_group_norm.default native_batch_norm.default
+        _native_batch_norm_legit_no_training.default _softmax.default _log_softmax.default
+        aminmax.default argmax.default argmin.default max.dim min.dim var_mean.correction std_mean.correction
+        logsumexp.default roll.default flip.default rot90.default repeat.default tril_indices.default
+        triu_indices.default diag_embed.default diagonal_copy.default unfold_copy.default as_strided_copy.default
+        _to_copy.default clone.default vander.default block_diag.default cartesian_prod.default combinations.default
+        _masked_softmax_backward.default
+    """,
+    "quantisation and weight norm": """
+        quantize_per_tensor.default dequantize.self fake_quantize_per_tensor_affine_cachemask.default
+        fake_quantize_per_channel_affine_cachemask.default _weight_norm_interface.default
+        _weight_norm_interface_backward.default _fused_moving_avg_obs_fq_helper_functional.default
+        _fake_quantize_learnable_per_tensor_affine_backward.default
+        _fake_quantize_learnable_per_channel_affine_backward.default _spdiags.default _nested_tensor_size.default
+    """,
+}
 
 
-def _resolve() -> frozenset[Any]:
-    found = []
-    for name in _NAMES.split():
-        packet, _, overload = name.partition(".")
-        operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-        if operator is not None:
-            found.append(operator)
-    return frozenset(found)
+def _resolve() -> dict[Any, str]:
+    found = {}
+    for reason, names in _NAMES.items():
+        for name in names.split():
+            packet, _, overload = name.partition(".")
+            operator = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+            if operator is not None:
+                found[operator] = reason
+    return found
 
 
-#: Every overload that may run as it is.
-FALLBACKS: frozenset[Any] = _resolve()
+#: Every overload that may run as it is, and why loops do not compute it.
+FALLBACKS: dict[Any, str] = _resolve()

@@ -24,7 +24,7 @@ At = Sequence[Index]
 PerChannel = Callable[[At], Value]
 
 
-def _inverse_std(variance: Value, eps: float) -> Value:
+def inverse_std(variance: Value, eps: float) -> Value:
     one = const(1, variance.dtype)
     return make("div", one, make("sqrt", make("add", variance, const(eps, variance.dtype))))
 
@@ -94,7 +94,7 @@ def _train(
     size = as_number(total, dtype)
 
     def inverse(c: At) -> Value:
-        return _inverse_std(make("div", squares.at(c), size), eps)
+        return inverse_std(make("div", squares.at(c), size), eps)
 
     saved = ctx.pointwise(inverse, average.sizes, dtype, label="batch_norm")
     output = _batch_norm_apply(ctx, x, weight, bias, average.at, saved.at)
@@ -120,7 +120,7 @@ def _infer(
         weight,
         bias,
         lambda c: cast(running_mean.at(c), dtype),
-        lambda c: _inverse_std(cast(running_var.at(c), dtype), eps),
+        lambda c: inverse_std(cast(running_var.at(c), dtype), eps),
     )
 
 
@@ -208,7 +208,7 @@ def native_layer_norm(
     size = as_number(count(x.sizes, dims), dtype)
 
     def inverse(at: At) -> Value:
-        return _inverse_std(make("div", squares.at(broadcast(at, squares.sizes)), size), eps)
+        return inverse_std(make("div", squares.at(broadcast(at, squares.sizes)), size), eps)
 
     saved = ctx.pointwise(inverse, average.sizes, dtype, label="layer_norm")
 
@@ -245,7 +245,7 @@ def native_group_norm(
     average, squares, _ = variance_nodes(ctx, grouped, [2, 3], 0, dtype)
     size = as_number(product(rows[2:]), dtype)
     saved = ctx.pointwise(
-        lambda at: _inverse_std(make("div", squares.at(at), size), eps),
+        lambda at: inverse_std(make("div", squares.at(at), size), eps),
         average.sizes,
         dtype,
         label="group_norm",
@@ -287,7 +287,7 @@ def rms_norm(
     size = as_number(count(x.sizes, dims), dtype)
     least = torch.finfo(x.dtype).eps if eps is None else eps
     saved = ctx.pointwise(
-        lambda at: _inverse_std(make("div", total.at(at), size), least), total.sizes, dtype, label="rms_norm"
+        lambda at: inverse_std(make("div", total.at(at), size), least), total.sizes, dtype, label="rms_norm"
     )
 
     def body(at: At) -> Value:

@@ -416,3 +416,30 @@ def lerp(ctx: Lowering, a: Ref, b: Ref, weight: Any) -> Ref:
         return make("where", make("lt", make("abs", w), const(0.5, dtype)), near, far)
 
     return ctx.pointwise(body)
+
+
+@lower(aten.native_dropout_backward.default)
+def dropout_backward(ctx: Lowering, dy: Ref, mask: Ref, scale: float) -> Ref:
+    dtype = compute_dtype(dy.dtype)
+
+    def body(at: Any) -> Value:
+        kept = make("mul", cast(dy.at(at), dtype), cast(mask.at(at), dtype))
+        return make("mul", kept, const(scale, dtype))
+
+    return ctx.pointwise(body)
+
+
+@lower(aten.hardshrink_backward.default, aten.softshrink_backward.default)
+def shrink_backward(ctx: Lowering, dy: Ref, x: Ref, width: float) -> Ref:
+    dtype = compute_dtype(ctx.meta().dtype)
+
+    def body(at: Any) -> Value:
+        here = ctx.element(x, at, dtype)
+        inside = make(
+            "bit_and",
+            make("ge", here, const(-width, dtype)),
+            make("le", here, const(width, dtype)),
+        )
+        return make("where", inside, const(0, dtype), ctx.element(dy, at, dtype))
+
+    return ctx.pointwise(body)

@@ -1,0 +1,240 @@
+"""Gradients of normalisations: batch, layer and group norm.
+
+In: graph nodes. Out: two sums for each normalised row, from one reading of it, and pointwise nodes. What always
+holds: all sums are of float32 (float64 for float64) values; a gradient that the mask does not ask for is not computed.
+
+With x^ = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - x^ * mean(g * x^)) over the normalised row;
+the gradient of the weight is the sum of dy * x^, that of the bias the sum of dy, over everything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.index_expr import Index, product, simplify
+from inductor_backend.loop_ir.values import Value, cast, make
+from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.lowering.normalization import At, inverse_std
+from inductor_backend.lowering.reduction import as_number, count
+from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.ops import compute_dtype
+
+
+def _mul(*factors: Value | None) -> Value:
+    """The product of the factors that are there, from the left."""
+    first, *rest = [factor for factor in factors if factor is not None]
+    for factor in rest:
+        first = make("mul", first, factor)
+    return first
+
+
+def _read(x: Ref | None, at: At, dtype: torch.dtype) -> Value | None:
+    return None if x is None else cast(x.at(at), dtype)
+
+
+def _result(ctx: Lowering, position: int, value: Ref) -> Ref:
+    """A sum in the shape and dtype of an output."""
+    shaped = value.reshape(ctx.shape(position))
+    dtype = ctx.meta(position).dtype
+    if shaped.dtype == dtype:
+        return shaped
+    return ctx.pointwise(lambda at: cast(shaped.at(at), dtype), ctx.shape(position), dtype, label="to")
+
+
+@lower(aten.native_batch_norm_backward.default)
+def batch_norm_backward(
+    ctx: Lowering,
+    dy: Ref,
+    x: Ref,
+    weight: Ref | None,
+    running_mean: Ref | None,
+    running_var: Ref | None,
+    saved_mean: Ref | None,
+    saved_inverse: Ref | None,
+    training: bool,
+    eps: float,
+    mask: Sequence[bool],
+) -> tuple[Ref | None, ...]:
+    dtype = compute_dtype(x.dtype)
+    dims = [k for k in range(len(x.sizes)) if k != 1]
+    kept = [size if k == 1 else 1 for k, size in enumerate(x.sizes)]
+
+    def mean(c: Index) -> Value:
+        source = saved_mean if training else running_mean
+        assert source is not None
+        return cast(source.at([c]), dtype)
+
+    def inverse(c: Index) -> Value:
+        if training:
+            assert saved_inverse is not None
+            return cast(saved_inverse.at([c]), dtype)
+        assert running_var is not None
+        return inverse_std(cast(running_var.at([c]), dtype), eps)
+
+    def centered(at: At) -> Value:
+        return make("sub", cast(x.at(at), dtype), mean(at[1]))
+
+    def slope(at: At) -> Value:
+        return cast(dy.at(at), dtype)
+
+    label = "batch_norm_backward"
+    needs_sums = training and mask[0]
+    total = dot = None
+    if needs_sums or mask[2]:
+        (total,) = ctx.reduction("sum", slope, x.sizes, dims, dtype, label)
+    if needs_sums or mask[1]:
+        (dot,) = ctx.reduction(
+            "sum", lambda at: _mul(slope(at), centered(at)), x.sizes, dims, dtype, label
+        )
+    size = as_number(count(x.sizes, dims), dtype)
+
+    def dx(at: At) -> Value:
+        c = at[1]
+        scale = _mul(inverse(c), _read(weight, [c], dtype))
+        if not training:
+            return _mul(slope(at), scale)
+        assert total is not None and dot is not None
+        row = broadcast(at, kept)
+        average = make("div", total.at(row), size)
+        pull = _mul(make("div", dot.at(row), size), inverse(c), inverse(c))
+        return _mul(make("sub", make("sub", slope(at), average), _mul(centered(at), pull)), scale)
+
+    grad_x = ctx.pointwise(dx, x.sizes, ctx.meta(0).dtype, ctx.strides(0), label) if mask[0] else None
+    grad_weight = grad_bias = None
+    if mask[1]:
+        assert dot is not None
+        products = dot.reshape((x.sizes[1],))
+        grad_weight = ctx.pointwise(
+            lambda at: _mul(products.at(at), inverse(at[0])), ctx.shape(1), ctx.meta(1).dtype, label=label
+        )
+    if mask[2]:
+        assert total is not None
+        grad_bias = _result(ctx, 2, total)
+    return grad_x, grad_weight, grad_bias
+
+
+def _rows(
+    ctx: Lowering,
+    sizes: Sequence[Any],
+    dims: list[int],
+    slope: Callable[[At], Value],
+    normal: Callable[[At], Value],
+    inverse: Callable[[At], Value],
+    dtype: torch.dtype,
+    label: str,
+) -> Callable[[At], Value]:
+    """dx of rows that were normalised over `dims`. slope: dy * weight; normal: x^."""
+    (total,) = ctx.reduction("sum", slope, sizes, dims, dtype, label)
+    (dot,) = ctx.reduction("sum", lambda at: _mul(slope(at), normal(at)), sizes, dims, dtype, label)
+    size = as_number(count(sizes, dims), dtype)
+
+    def body(at: At) -> Value:
+        row = broadcast(at, total.sizes)
+        average, pull = make("div", total.at(row), size), make("div", dot.at(row), size)
+        inner = make("sub", make("sub", slope(at), average), _mul(normal(at), pull))
+        return _mul(inner, inverse(at))
+
+    return body
+
+
+@lower(aten.native_layer_norm_backward.default)
+def layer_norm_backward(
+    ctx: Lowering,
+    dy: Ref,
+    x: Ref,
+    normalized: Sequence[Any],
+    saved_mean: Ref,
+    saved_inverse: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    mask: Sequence[bool],
+) -> tuple[Ref | None, ...]:
+    dtype = compute_dtype(x.dtype)
+    lead = len(x.sizes) - len(normalized)
+    outer, inner = list(range(lead)), list(range(lead, len(x.sizes)))
+    label = "layer_norm_backward"
+
+    def inverse(at: At) -> Value:
+        return cast(saved_inverse.at(broadcast(at, saved_inverse.sizes)), dtype)
+
+    def normal(at: At) -> Value:
+        mean = cast(saved_mean.at(broadcast(at, saved_mean.sizes)), dtype)
+        return _mul(make("sub", cast(x.at(at), dtype), mean), inverse(at))
+
+    def plain(at: At) -> Value:
+        return cast(dy.at(at), dtype)
+
+    grad_x = grad_weight = grad_bias = None
+    if mask[0]:
+        body = _rows(
+            ctx,
+            x.sizes,
+            inner,
+            lambda at: _mul(plain(at), _read(weight, at[lead:], dtype)),
+            normal,
+            inverse,
+            dtype,
+            label,
+        )
+        grad_x = ctx.pointwise(body, x.sizes, ctx.meta(0).dtype, ctx.strides(0), label)
+    if mask[1]:
+        (found,) = ctx.reduction("sum", lambda at: _mul(plain(at), normal(at)), x.sizes, outer, dtype, label)
+        grad_weight = _result(ctx, 1, found)
+    if mask[2]:
+        (found,) = ctx.reduction("sum", plain, x.sizes, outer, dtype, label)
+        grad_bias = _result(ctx, 2, found)
+    return grad_x, grad_weight, grad_bias
+
+
+@lower(aten.native_group_norm_backward.default)
+def group_norm_backward(
+    ctx: Lowering,
+    dy: Ref,
+    x: Ref,
+    saved_mean: Ref,
+    saved_inverse: Ref,
+    weight: Ref | None,
+    n: Any,
+    c: Any,
+    pixels: Any,
+    groups: int,
+    mask: Sequence[bool],
+) -> tuple[Ref | None, ...]:
+    dtype = compute_dtype(x.dtype)
+    sizes = (x.sizes[0], groups, simplify(ctx.sizes.expr(c) // groups), product(x.sizes[2:]))
+    grouped, slopes = x.reshape(sizes), dy.reshape(sizes)
+    scale = None if weight is None else weight.reshape(sizes[1:3])
+    label = "group_norm_backward"
+
+    def inverse(at: At) -> Value:
+        return cast(saved_inverse.at(at[:2]), dtype)
+
+    def normal(at: At) -> Value:
+        return _mul(make("sub", cast(grouped.at(at), dtype), cast(saved_mean.at(at[:2]), dtype)), inverse(at))
+
+    def plain(at: At) -> Value:
+        return cast(slopes.at(at), dtype)
+
+    grad_x = grad_weight = grad_bias = None
+    if mask[0]:
+        body = _rows(
+            ctx,
+            sizes,
+            [2, 3],
+            lambda at: _mul(plain(at), _read(scale, at[1:3], dtype)),
+            normal,
+            inverse,
+            dtype,
+            label,
+        )
+        grad_x = ctx.pointwise(body, sizes, ctx.meta(0).dtype, label=label).reshape(x.sizes)
+    if mask[1]:
+        (found,) = ctx.reduction("sum", lambda at: _mul(plain(at), normal(at)), sizes, [0, 3], dtype, label)
+        grad_weight = _result(ctx, 1, found)
+    if mask[2]:
+        (found,) = ctx.reduction("sum", plain, sizes, [0, 3], dtype, label)
+        grad_bias = _result(ctx, 2, found)
+    return grad_x, grad_weight, grad_bias
