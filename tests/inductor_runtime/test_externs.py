@@ -23,6 +23,11 @@ ACTIVATIONS = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _same_numbers_in_every_run() -> None:
+    torch.manual_seed(0)
+
+
 def operand(value: Any) -> Any:
     return (
         Operand(tuple(value.shape), value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value
