@@ -35,6 +35,8 @@ _numbers = itertools.count()
 _SECONDS = 20.0
 #: What eager may take: a program that doubles a list again and again is none.
 EAGER_SECONDS = 5.0
+#: Lines of a description; a global list that every call doubles has more in the end.
+MOST_FACTS = 4000
 #: A row of the effect table that a program calls: a class of a library may hold what changes by itself.
 _ROW = re.compile(r"R\d+")
 #: Exceptions that mean that the tracer itself failed, whatever eager does.
@@ -213,12 +215,16 @@ def _run(program: Program, text: str, code: types.CodeType, seconds: float) -> R
                 wanted = eager.step(is_call, step, number)
             except OutOfTime:
                 return Result(program.seed, "invalid", f"step {number}: eager takes too long")
+            if len(wanted) > MOST_FACTS:
+                return Result(program.seed, "invalid", f"step {number}: what eager makes grows without end")
             if isinstance(eager.raised, MemoryError):
                 return Result(program.seed, "invalid", f"step {number}: eager needs too much memory")
             raised = raised or eager.raised is not None
             try:
                 got = ours.step(is_call, step, number)
             except OutOfTime:
+                return Result(program.seed, "late", f"step {number}")
+            if isinstance(ours.raised, TracerError) and OutOfTime.__name__ in str(ours.raised):
                 return Result(program.seed, "late", f"step {number}")
             if ours.raised is not None and _is_crash(ours.raised, eager.raised):
                 cause = f" from {ours.raised.__cause__!r}" if ours.raised.__cause__ is not None else ""

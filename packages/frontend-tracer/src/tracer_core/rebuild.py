@@ -272,11 +272,11 @@ class Rebuilder(ObjectRebuilder):
         return self._new(obj, f"{self._constant(dict_iterator)}({parts})")
 
     def _set_iterator(self, obj: Any) -> str:
-        """One that has not begun, over the same set; else one over the items that are left."""
+        """One that has not begun, over the same set. The order of a set made again may be another one."""
         found = [referent for referent in gc.get_referents(obj) if isinstance(referent, (set, frozenset))]
-        if len(found) == 1 and operator.length_hint(obj) == len(found[0]) > 0:
+        if len(found) == 1 and operator.length_hint(obj) == len(found[0]):
             return self._new(obj, f"iter({self._value(found[0])})")
-        return self._reduced(obj)
+        raise self._no_way(obj)
 
     def _deque_iterator(self, obj: Any) -> str:
         """Advanced as far, over the same deque: it must notice when that changes."""
@@ -415,6 +415,8 @@ class Rebuilder(ObjectRebuilder):
         function, args, state, items = (*described, None, None)[:4]
         if items is not None or (state is not None and not hasattr(kind, "__setstate__")):
             raise self._no_way(obj)
+        if not _is_stand_in(obj) and not _gives(function, args, kind):
+            raise self._no_way(obj)
         self._alive.append(described)
         text = self._items(args)
         self._fill_pending()
@@ -424,6 +426,13 @@ class Rebuilder(ObjectRebuilder):
             lines = self.late_lines if kind in _POSITIONED else self.lines
             lines.append(f"{name}.__setstate__({self._value(state)})")
         return name
+
+
+def _gives(function: Any, args: tuple[Any, ...], kind: type) -> bool:
+    """Whether a description for pickle makes an object of the very type, not one that is as good for pickle."""
+    if function in (iter, reversed) and len(args) == 1:
+        return type(function(args[0])) is kind
+    return not isinstance(function, type) or function is kind or kind.__module__.startswith("numpy")
 
 
 def _is_stand_in(obj: Any) -> bool:

@@ -19,6 +19,7 @@ from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import gradients
+from tracer_core.interpreter.frame import NULL, contents
 from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.interpreter.state import TraceState
 from tracer_core.numpy_types import ARRAY
@@ -472,6 +473,11 @@ class Attributes(TraceState):
                 return value
         if isinstance(obj, ARRAY) and self.is_fresh(obj) and name in _ARRAY_VIEWS:
             self.break_graph("unknown_native", f"a view of an array: .{name}")
+        if name == "cell_contents" and isinstance(obj, types.CellType):
+            value = self.cell_contents(obj)
+            if value is NULL:
+                raise ValueError("Cell is empty")
+            return value
         value = getattr(obj, name)
         source = self.provenance.source_of(obj)
         if source is None or self.effects.attribute(obj, raw) is not None:
@@ -481,6 +487,18 @@ class Attributes(TraceState):
                 return self._dict_of(obj)
             return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
         return value
+
+    def cell_contents(self, cell: Any) -> Any:
+        """What a cell holds, or NULL; guarded either way."""
+        source = self.provenance.source_of(cell)
+        change = self.effects.peek(cell)
+        value = contents(cell)
+        if source is None or change is not None:
+            return value
+        if value is NULL:
+            self.provenance.guard(GuardKind.UNBOUND, source)
+            return value
+        return self.provenance.read_varying(value, self.provenance.sources.make(source, "contents"))
 
     # -- super() --
 

@@ -8,6 +8,7 @@ a call that native code made turns into a break before that native call (`Restar
 from __future__ import annotations
 
 import array
+import builtins
 import collections
 import enum
 import types
@@ -72,6 +73,8 @@ class Calls(Items):
     methods_of: dict[type, frozenset[str]]
     #: id -> (step, object) of what native code made.
     births: dict[int, tuple[int, Any]]
+    #: id -> exceptions that came through a frame of the program.
+    raised: dict[int, Any]
     #: Generators with handlers (try, with), which may run when they are closed.
     generators: list[TracedGenerator]
 
@@ -312,6 +315,13 @@ class Calls(Items):
                 self.break_graph("native_python", f"the arguments do not fit {name}()")
             try:
                 return row.handler(self, args, kwargs)
+            except TypeError as error:
+                # Words for a misfit are the function's own; where the program raised it, they are the program's.
+                plain = _raised_beside(error, row.handler) or function in _SAYS_AS_OPERATORS
+                if id(error) not in self.raised and not plain:
+                    name = getattr(function, "__qualname__", function)
+                    self.break_graph("native_python", f"{name}() refuses its arguments")
+                raise
             except (IndexError, ValueError) as error:
                 # The handler itself found an argument missing, which Python would say in its own way.
                 if str(error).startswith(_MISSING) and _raised_in(error, row.handler):
@@ -480,16 +490,32 @@ def _answers_any_name(cls: type) -> bool:
     return False
 
 
+#: Functions that refuse an argument in the words of the operation that they stand for (iteration, hashing, ...).
+_SAYS_AS_OPERATORS = frozenset(
+    {iter, next, list, tuple, set, frozenset, str, repr, hash, len, sorted, sum, min, max, any, all, enumerate, zip, map, filter,
+     type, type.__new__, builtins.__build_class__, dict.get, dict.__getitem__, dict.setdefault, dict.pop, dict.__contains__}
+)  # fmt: skip
 #: How Python says that a handler took an argument that is not there.
 _MISSING = ("list index out of range", "not enough values to unpack", "too many values to unpack")
 
 
 def _raised_in(error: BaseException, handler: Any) -> bool:
     """Whether an exception comes from a handler's own line."""
+    raised = _raised_at(error)
+    return raised is not None and raised is getattr(handler, "__code__", None)
+
+
+def _raised_beside(error: BaseException, handler: Any) -> bool:
+    """Whether an exception comes from a line of the handler's module, which raises Python's own errors."""
+    raised, own = _raised_at(error), getattr(handler, "__code__", None)
+    return raised is not None and own is not None and raised.co_filename == own.co_filename
+
+
+def _raised_at(error: BaseException) -> types.CodeType | None:
     entry = error.__traceback__
     while entry is not None and entry.tb_next is not None:
         entry = entry.tb_next
-    return entry is not None and entry.tb_frame.f_code is getattr(handler, "__code__", None)
+    return None if entry is None else entry.tb_frame.f_code
 
 
 def _is_opaque_data(value: Any) -> bool:

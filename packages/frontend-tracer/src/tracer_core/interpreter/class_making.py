@@ -98,6 +98,8 @@ class _Later:
 def build_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``__build_class__(body, name, *bases, metaclass=, **keywords)``."""
     body, name, *written = args
+    if type(body) is not types.FunctionType or not isinstance(name, str):
+        tracer.break_graph("native_python", "the arguments do not fit __build_class__()")
     keywords = dict(kwargs)
     bases = _resolve_bases(tracer, written)
     meta = keywords.pop("metaclass", None)

@@ -24,6 +24,14 @@ class _Null:
 NULL: Any = _Null()
 
 
+def contents(cell: Any) -> Any:
+    """What a cell holds, or NULL."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return NULL
+
+
 class Unread:
     """A value of the segment's initial state that the trace has not looked at: no guard was made.
     source: where it is in the state."""

@@ -148,6 +148,9 @@ class TracedGenerator:
         raise StopIteration(value)
 
 
+TracedGenerator.__name__ = "generator"  # what Python's own messages call it
+
+
 class LazyIterator:
     """An iterator of a native kind (map, filter, a user's ``__next__``) whose items the tracer computes when
     they are asked for. Mutable. step(): the next item, or StopIteration."""

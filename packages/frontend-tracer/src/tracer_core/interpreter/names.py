@@ -97,19 +97,12 @@ class Names(Calls):
         self.setitem(namespace, name, value)
 
     def load_cell(self, cell: Any, name: str) -> Any:
-        source = self.provenance.source_of(cell)
-        change = self.effects.peek(cell)
-        try:
-            value = cell.cell_contents
-        except ValueError:
-            if source is not None and change is None:
-                self.provenance.guard(GuardKind.UNBOUND, source)
+        value = self.cell_contents(cell)
+        if value is NULL:
             raise NameError(
                 f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
-            ) from None
-        if source is None or change is not None:
-            return value
-        return self.provenance.read_varying(value, self.provenance.sources.make(source, "contents"))
+            )
+        return value
 
     def store_cell(self, cell: Any, value: Any) -> None:
         self.mutations += 1

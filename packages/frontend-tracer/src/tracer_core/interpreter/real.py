@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracer_core.interpreter import opcodes  # fills the handler table
-from tracer_core.interpreter.frame import NULL, Frame, Unread
+from tracer_core.interpreter.frame import NULL, Frame, Unread, contents
 from tracer_core.interpreter.machine import Machine
 from tracer_core.interpreter.operations import _BINARY, _COMPARE, _INPLACE, _UNARY
 from tracer_core.interpreter.tracebacks import extended
@@ -136,10 +136,7 @@ class RealMachine(Machine):
         found: dict[str, Any] = {}
         for name, value in zip(frame.code.locals_names, frame.locals, strict=True):
             if type(value).__name__ == "cell":
-                try:
-                    value = value.cell_contents
-                except ValueError:
-                    continue
+                value = contents(value)
             if value is not NULL:
                 found[name] = value
         return sorted(found) if function is dir else found
@@ -211,12 +208,12 @@ class RealMachine(Machine):
         del frame.globals[name]
 
     def load_cell(self, cell: Any, name: str) -> Any:
-        try:
-            return cell.cell_contents
-        except ValueError:
+        value = contents(cell)
+        if value is NULL:
             raise NameError(
                 f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
-            ) from None
+            )
+        return value
 
     def store_cell(self, cell: Any, value: Any) -> None:
         if value is NULL:

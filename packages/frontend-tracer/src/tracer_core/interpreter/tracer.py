@@ -37,6 +37,8 @@ _MODULE_CALL = torch.nn.Module.__call__
 #: Code flags of generator functions, coroutine functions and asynchronous generators.
 _NOT_PLAIN = 0x20 | 0x80 | 0x200
 _STEP_LIMIT = 3_000_000
+#: Names that Python's own messages give to what stands for an object of the program.
+_STAND_INS = ("LazyIterator", "TextPart", "FakeTensor", "'Answer'", "'Hashed'", "'SortKey'")
 _FAKES_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
@@ -210,6 +212,9 @@ class Tracer(Names):
 
     def unwind(self, error: BaseException, base: int) -> None:
         if id(error) not in self.raised:
+            said = error.args[0] if error.args else None
+            if type(said) is str and any(name in said for name in _STAND_INS):
+                raise Restart(self.outer_step, "native_python", f"{type(error).__name__} is raised")
             self.raised[id(error)] = Raised(error, self.outer_step, [])
         super().unwind(error, base)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import types
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -27,9 +28,23 @@ _SLOTS = {
 }  # fmt: skip
 
 
+#: Functions without a signature: the fewest and most arguments.
+_COUNTS: dict[Any, tuple[int, int]] = {
+    next: (1, 2),
+    iter: (1, 2),
+    getattr: (2, 3),
+    itertools.islice: (2, 4),
+    dict.get: (2, 3),
+    dict.pop: (2, 3),
+}
+
+
 @functools.cache
 def _limits(function: Any) -> tuple[int, float, frozenset[str] | None, frozenset[str]] | None:
     """(fewest, most positional arguments, names of keywords or None for any, keywords that count as positional)."""
+    if function in _COUNTS:
+        fewest, most = _COUNTS[function]
+        return fewest, most, frozenset(), frozenset()
     try:
         parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):
@@ -49,11 +64,11 @@ def _is_a(value: Any, owner: type) -> bool:
 
 def fits(function: Any, args: Sequence[Any], keywords: Collection[str]) -> bool:
     """Whether these arguments can be given to the function: their number, and the type of a method's receiver."""
-    if isinstance(function, types.ClassMethodDescriptorType) or isinstance(
-        getattr(function, "__self__", None), type
-    ):
-        return True  # whether its class is among the arguments is not known
     owner = getattr(function, "__objclass__", None)
+    if isinstance(function, types.ClassMethodDescriptorType):
+        return bool(args) and isinstance(args[0], type) and issubclass(args[0], owner)
+    if isinstance(getattr(function, "__self__", None), type):
+        return True  # whether its class is among the arguments is not known
     if isinstance(owner, type) and type(function) in _METHODS and not (args and _is_a(args[0], owner)):
         return False
     count = len(args)

@@ -25,6 +25,13 @@ _GENERIC = (
 )
 _PROXIED = "get keys values items copy __getitem__ __contains__ __len__ __iter__ __reversed__ __eq__ __ne__ __or__ __ror__"
 
+_PROXIED_OPERATORS: dict[str, Callable[..., Any]] = {
+    "__eq__": lambda tracer, mine, other: tracer.compare("==", mine, other),
+    "__ne__": lambda tracer, mine, other: tracer.compare("!=", mine, other),
+    "__or__": lambda tracer, mine, other: tracer.binary("|", mine, other),
+    "__ror__": lambda tracer, mine, other: tracer.binary("|", other, mine),
+}
+
 declare(SHALLOW, [cls.__dict__["__class_getitem__"] for cls in _GENERIC])
 declare(SHALLOW, [types.FunctionType.__get__, type.mro, type.__or__, type.__ror__])
 breaks("native_python", "async functions are not captured", [builtins.aiter, builtins.anext])
@@ -78,6 +85,8 @@ def _proxied(name: str) -> Callable[..., Any]:
         if not tracer.is_fresh(proxy) or not isinstance(mapping, dict):
             tracer.break_graph("unsupported_value", "native code reads the contents of a mappingproxy")
         rest = [gc.get_referents(a)[0] if isinstance(a, types.MappingProxyType) else a for a in rest]
+        if name in _PROXIED_OPERATORS:  # of which a proxy makes whole operators
+            return _PROXIED_OPERATORS[name](tracer, mapping, *rest)
         return tracer.call_value(getattr(dict, name), [mapping, *rest], kwargs)
 
     return handler

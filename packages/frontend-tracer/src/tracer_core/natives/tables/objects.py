@@ -136,6 +136,8 @@ def count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
 @special(list.index, tuple.index, collections.deque.index)
 def index(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
     container, wanted, *limits = args
+    if any(type(limit) is not int for limit in limits):
+        tracer.break_graph("native_python", "index() within limits that are no plain integers")
     start, stop, _ = slice(*limits, *(() if len(limits) == 2 else (None,))).indices(len(container)) if limits else (
         0, None, 1)  # fmt: skip
     if len(limits) == 1:
