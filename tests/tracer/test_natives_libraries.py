@@ -308,8 +308,6 @@ OUTSIDE = {
     "path-exists": ("side_effect_native", lambda x: (pathlib.Path("/").exists(), x + 1)),
     "warnings": ("side_effect_native", lambda x: (warnings.warn("seen", stacklevel=1), x + 1)),
     "print": ("side_effect_native", lambda x: (print("seen", end=""), x + 1)),
-    "frame": ("side_effect_native", lambda x: (sys._getframe().f_lineno > 0, x + 1)),
-    "currentframe": ("side_effect_native", lambda x: (inspect.currentframe() is not None, x + 1)),
     "refcount": ("side_effect_native", lambda x: (sys.getrefcount(3) > 0, x + 1)),
     "decimal": ("unknown_native", lambda x: (str(decimal.Decimal("1.10") + 1), x + 1)),
     "copy-module": ("native_python", lambda x: (copy.deepcopy(LINEAR)(x) * 2)),

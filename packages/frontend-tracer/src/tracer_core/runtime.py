@@ -320,7 +320,12 @@ class CompiledFunction:
             with recording(self):
                 record = capture(start, state, self.config, segment.seen, name, self._natives)
         except UserError as error:
-            segment.raised = None if isinstance(error.__cause__, RunNatively) else error.__cause__
+            if isinstance(error.__cause__, RunNatively):
+                if error.__cause__.always:
+                    self.skipped = str(error.__cause__)
+                    logger().warning("%s runs natively: %s", _name(self.function), self.skipped)
+                return None
+            segment.raised = error.__cause__
             return None
         except Abandoned as error:
             self._give_up(segment, str(error))

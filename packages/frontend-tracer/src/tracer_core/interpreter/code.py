@@ -210,6 +210,11 @@ def _read_unseen(raw: types.CodeType, index: int) -> bool:
     return not {"locals", "vars", "dir", "eval", "exec"}.isdisjoint(raw.co_names)
 
 
+def asks_for_locals(raw: types.CodeType) -> bool:
+    """Whether a function names what reads all of its variables."""
+    return not _ASKS_LOCALS.isdisjoint(raw.co_names)
+
+
 def _liveness(
     names: tuple[str, ...],
     args: tuple[Any, ...],
@@ -219,7 +224,7 @@ def _liveness(
 ) -> tuple[frozenset[int], ...]:
     """Backward data flow over fast locals. A handler of an exception range is a successor of every
     instruction of the range."""
-    if not _ASKS_LOCALS.isdisjoint(raw.co_names):
+    if asks_for_locals(raw):
         return (frozenset(range(n_locals)),) * len(names)  # it may ask for its variables by name
     jumps = [name in _JUMPS_ALWAYS for name in names]
     has_target = [dis.opmap.get(name) in dis.hasjrel or dis.opmap.get(name) in dis.hasjabs for name in names]

@@ -6,12 +6,17 @@ the value of the whole activation. Callees run natively.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import sys
+import traceback
+import types
 from collections.abc import Callable
 from typing import Any
 
+from tracer_core.errors import TracerError
 from tracer_core.interpreter import opcodes  # fills the handler table
+from tracer_core.interpreter.code import asks_for_locals
 from tracer_core.interpreter.frame import NULL, Frame, Unread, contents
 from tracer_core.interpreter.machine import Machine
 from tracer_core.interpreter.operations import _BINARY, _COMPARE, _INPLACE, _UNARY
@@ -23,6 +28,11 @@ __all__ = ["RealMachine", "opcodes"]
 
 #: Types of values that arithmetic, comparison and branches handle without user code and without tensors.
 SCALARS = frozenset({int, float, bool, str, type(None)})
+_C_OR_PYTHON = (types.BuiltinFunctionType, types.FunctionType)
+#: Functions that ask for the frames of their callers.
+FRAME_ASKERS = frozenset({sys._getframe, inspect.currentframe, inspect.stack, traceback.extract_stack,
+                          traceback.format_stack, traceback.print_stack})  # fmt: skip
+_ASKS_FRAME = FRAME_ASKERS | {globals, locals, vars, dir, eval, exec}
 #: Iterators whose items come without Python code of the user, if they are alive when a segment starts.
 _ITERABLES: tuple[Any, ...] = (
     [],
@@ -115,8 +125,16 @@ class RealMachine(Machine):
             owner = frame.locals[names.index("__class__")].cell_contents
             first = frame.locals[0]
             return super(owner, first.cell_contents if type(first).__name__ == "cell" else first)
-        if function in (globals, locals, vars, dir) and not args and not kwargs:
-            return self._names(function)
+        if type(function) in _C_OR_PYTHON and function in _ASKS_FRAME:
+            if function in FRAME_ASKERS:
+                raise TracerError(f"{function.__name__}() after a graph break: the frames of the program are gone; "
+                                  "tracer_core.disable the function that calls it")  # fmt: skip
+            if function not in (eval, exec):
+                if not args and not kwargs:
+                    return self._names(function)
+            elif len(args) < 2 or args[1] is None:
+                own = self.frames[-1].globals
+                args = [args[0], own, args[2] if len(args) > 2 and args[2] is not None else self._names(locals)]
         handled = self.handled()
         if handled is None:
             return function(*args, **kwargs)
@@ -133,6 +151,11 @@ class RealMachine(Machine):
         frame = self.frames[-1]
         if function is globals:
             return frame.globals
+        if frame.namespace is None and not asks_for_locals(frame.code.raw):
+            raise TracerError(f"the variables of {frame.function.__qualname__} are asked for under another name than "
+                              f"{function.__name__}, and those that nothing reads any more are gone")  # fmt: skip
+        if frame.namespace is not None:
+            return sorted(frame.namespace) if function is dir else frame.namespace
         found: dict[str, Any] = {}
         for name, value in zip(frame.code.locals_names, frame.locals, strict=True):
             if type(value).__name__ == "cell":

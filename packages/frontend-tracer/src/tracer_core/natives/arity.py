@@ -43,8 +43,7 @@ _COUNTS: dict[Any, tuple[int, int]] = {
 def _limits(function: Any) -> tuple[int, float, frozenset[str] | None, frozenset[str]] | None:
     """(fewest, most positional arguments, names of keywords or None for any, keywords that count as positional)."""
     if function in _COUNTS:
-        fewest, most = _COUNTS[function]
-        return fewest, most, frozenset(), frozenset()
+        return *_COUNTS[function], frozenset(), frozenset()
     try:
         parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):
@@ -66,7 +65,7 @@ def fits(function: Any, args: Sequence[Any], keywords: Collection[str]) -> bool:
     """Whether these arguments can be given to the function: their number, and the type of a method's receiver."""
     owner = getattr(function, "__objclass__", None)
     if isinstance(function, types.ClassMethodDescriptorType):
-        return bool(args) and isinstance(args[0], type) and issubclass(args[0], owner)
+        return bool(args) and isinstance(args[0], type) and owner in args[0].__mro__
     if isinstance(getattr(function, "__self__", None), type):
         return True  # whether its class is among the arguments is not known
     if isinstance(owner, type) and type(function) in _METHODS and not (args and _is_a(args[0], owner)):

@@ -137,7 +137,11 @@ class Restart(BaseException):
 
 class RunNatively(BaseException):
     """This activation must run for real: its outcome depends on something that a trace cannot know, such as
-    how deep the host's stack is. User code being traced cannot catch it."""
+    how deep the host's stack is. User code being traced cannot catch it. always: so must those of later calls."""
+
+    def __init__(self, reason: str, always: bool = False) -> None:
+        super().__init__(reason)
+        self.always = always
 
 
 def breaks_page() -> str:

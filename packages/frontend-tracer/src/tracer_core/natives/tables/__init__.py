@@ -11,6 +11,7 @@ from tracer_core.natives.tables import (
     copying,
     descriptors,
     distributed,
+    frames,
     functional,
     higher_order,
     iteration,
@@ -29,6 +30,6 @@ from tracer_core.natives.tables import (
 
 __all__ = [
     "arrays", "attributes", "autograd", "builtins", "classes", "construction", "containers", "copying", "descriptors",
-    "distributed", "functional", "higher_order", "iteration", "iterators", "libraries", "numbers", "objects", "operators",
-    "optimizers", "ordered", "outside", "torch_functions", "torch_settings", "type_parameters",
+    "distributed", "frames", "functional", "higher_order", "iteration", "iterators", "libraries", "numbers", "objects",
+    "operators", "optimizers", "ordered", "outside", "torch_functions", "torch_settings", "type_parameters",
 ]  # fmt: skip

@@ -17,12 +17,11 @@ from tracer_core.interpreter.class_making import new_class
 from tracer_core.interpreter.generators import HOST_ITERATORS, TracedGenerator
 from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, query, special
 from tracer_core.natives.tables.containers import pairs_of
+from tracer_core.natives.tables.frames import break_for_variables
 
 declare(PURE, [ord])
 declare(SHALLOW, [callable, object.__new__, slice])
 breaks("side_effect_native", "it prints or reads", [print, input, builtins.open, builtins.breakpoint])
-breaks("native_python", "code is compiled at run time", [eval, exec, compile])
-breaks("native_python", "the caller's variables are read", [globals, locals])
 
 
 @special(isinstance)
@@ -170,7 +169,7 @@ def vars_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) > 1 or kwargs:
         return vars(*args, **kwargs)  # raises Python's own error
     if not args:
-        tracer.break_graph("native_python", "vars: the caller's variables are read")
+        break_for_variables(tracer, vars)
     try:
         return tracer.getattr(args[0], "__dict__")
     except AttributeError:

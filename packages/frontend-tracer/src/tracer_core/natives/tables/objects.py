@@ -13,6 +13,7 @@ import torch
 from tracer_core.interpreter import objects
 from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.natives.effects import PURE, declare, special
+from tracer_core.natives.tables.frames import break_for_variables
 from tracer_core.provenance import is_constant
 
 _NUMBERS = (int, float, complex, bool)
@@ -110,6 +111,8 @@ def ascii_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
 @special(dir)
 def dir_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     method = tracer.python_method(args[0], "__dir__") if args else None
+    if not args:
+        break_for_variables(tracer, dir)
     if method is None:
         tracer.break_graph("native_python", "dir() lists names that are not guarded")
     return tracer.call_value(sorted, [tracer.call_value(method, [args[0]], {})], {})
