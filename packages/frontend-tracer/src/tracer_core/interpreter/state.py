@@ -39,6 +39,8 @@ class TraceState(Numbers):
     steps: int
     #: How often the program changed anything, fresh objects included.
     mutations: int = 0
+    #: id of a dictionary from before the trace, as long as it is unchanged -> key -> its position; all are guarded.
+    positions: dict[int, dict[Any, int]]
     #: id -> classes that the trace made.
     classes: dict[int, Any]
 
@@ -318,14 +320,18 @@ class TraceState(Numbers):
         parts = key if type(key) is tuple else (key,)
         if not all(is_constant(part) or _by_identity(part) or self._is_settled(part) for part in parts):
             self.break_graph("unknown_native", f"a dictionary is read by a {type(key).__name__}")
-        stored = self.keys(obj)
+        change = self.effects.peek(obj)
+        known = self.positions.get(id(obj)) if change is None else None
+        if known is None:  # an optimizer asks for its state parameter by parameter
+            known = {one: i for i, one in enumerate(self.keys(obj))}
+            if change is None:
+                self.positions[id(obj)] = known
         if not dict.__contains__(obj, key):
             return default
-        position = {one: i for i, one in enumerate(stored)}[key]
+        position = known[key]
         if type(key) is tuple:
-            self.expand(stored[position])
+            self.expand(next(one for one in known if one == key))
         value = dict.__getitem__(obj, key)
-        change = self.effects.peek(obj)
         if change is not None:
             return value  # `keys` has made sure that everything it held before is guarded
         source = self.provenance.sources.make(self.provenance.source_of(obj), "nth_value", position)

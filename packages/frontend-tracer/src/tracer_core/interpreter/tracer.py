@@ -109,6 +109,7 @@ class Tracer(Names):
         self.fakes = Fakes(shapes.symbolic or shapes.counts)
         self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
         self.recorder.step = lambda: self.outer_step
+        self.recorder.number_in = lambda tensor: tables.optimizers.number_in(self, tensor)
         self.shapes = shapes
         if not shapes.takes_numbers:
             self.recorder.concrete = lambda leaf: self.concrete(leaf) if id(leaf) in self._numbers else leaf
@@ -119,7 +120,7 @@ class Tracer(Names):
         self.methods_of, self.births = {}, {}
         #: Calls of caches that were asked, by what they are called with (natives/tables/functional.py).
         self.questions: dict[Any, Any] = {}
-        self.classes = {}
+        self.classes, self.positions = {}, {}
         self._lineages = set()
         self.tensor_attributes = {}
         self.dying: set[int] = set()

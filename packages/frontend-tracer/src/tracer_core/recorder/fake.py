@@ -7,6 +7,7 @@ itself lets an in-place operator change a real argument and complains afterwards
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import torch
@@ -47,6 +48,7 @@ class Fakes:
         self._alive: list[Any] = []
         self._versions: dict[int, int | None] = {}
         self._storages: dict[int, Any] = {}
+        self._uses: collections.Counter[int] = collections.Counter()
         self._unseen: set[int] = set()
 
     def of(self, real: torch.Tensor, name: str, dims: tuple[int | None, ...] | None) -> Any:
@@ -59,7 +61,13 @@ class Fakes:
             self._real[id(found)] = real
             self._alive.append(real)
             self._versions[id(found)] = writes(found)
+            if real.layout is torch.strided:
+                self._uses[real.untyped_storage()._cdata] += 1
         return found
+
+    def shares_memory(self, real: torch.Tensor) -> bool:
+        """Whether another input is a view of an input's memory."""
+        return self._uses[real.untyped_storage()._cdata] > 1
 
     def _make(self, real: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
         if torch.is_inference_mode_enabled() and not real.is_inference():

@@ -88,6 +88,8 @@ class Recorder:
         self.numbers: dict[Any, tuple[Source, Any, Any]] = {}
         #: For backends that take no numbers as inputs: gives the number behind a symbol, guarded.
         self.concrete: Callable[[Any], Any] | None = None
+        #: The number in a tensor, where the program may have it; else None.
+        self.number_in: Callable[[torch.Tensor], Any] = lambda tensor: None
         self._alive: list[Any] = []
         self._names: set[str] = set()
         self._last_placeholder: torch.fx.Node | None = None
@@ -176,6 +178,10 @@ class Recorder:
         """`call` for a function that is known to be captured."""
         if self.numbers and self.concrete is not None:
             args, kwargs = pytree.tree_map(self.concrete, (args, kwargs))
+        for name in _NUMBERS.intersection(kwargs):
+            if isinstance(kwargs[name], torch.Tensor):
+                number = self.number_in(kwargs[name])
+                kwargs = kwargs if number is None else {**kwargs, name: number}
         given: list[Any] = []
         fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
         before = [writes(fake) for fake in given]
@@ -455,6 +461,8 @@ class _Mode(TorchFunctionMode):
             raise
 
 
+#: Arguments that are numbers to every operator: it reads them if they are tensors.
+_NUMBERS = frozenset({"alpha", "value"})
 #: Functions that return nothing but must stay in the graph.
 _EFFECT_ONLY = frozenset({"_assert", "_assert_async", "_check"})
 
@@ -476,7 +484,7 @@ def _is_blind(func: Any) -> bool:
 
 _ELEMENTWISE = frozenset(
     {"add", "sub", "mul", "div", "iadd", "isub", "imul", "itruediv", "truediv", "addcmul", "addcdiv", "lerp", "pow",
-     "ipow", "clamp", "fill", "rsub", "radd", "rmul", "rtruediv", "rdiv"}
+     "ipow", "clamp", "fill", "rsub", "radd", "rmul", "rtruediv", "rdiv", "tensor", "as_tensor"}
 )  # fmt: skip
 
 

@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-from tracer_core import torch_private
-
 
 def single(value: float) -> float:
     """A number as a float32 tensor holds it."""
@@ -60,8 +58,7 @@ class Scalars:
         readable = real is not None and real.device.type == "cpu" and not real.is_inference()
         if not readable or not _is_scalar(fake) or self._fakes.was_written(fake):
             return None
-        memory = torch_private.storage_id(fake)
-        if any(other is not fake and torch_private.storage_id(other) == memory for _, other in self._fakes.inputs()):
+        if self._fakes.shares_memory(real):
             return None  # it may be written to by another name
         return Entry(real)
 
@@ -157,4 +154,5 @@ _MAKES: dict[Any, Callable[..., Any]] = {
     torch.zeros: lambda scalars, args, kwargs, result: 0.0,
     torch.ones: lambda scalars, args, kwargs, result: 1.0,
     operator.truediv: _made(operator.truediv), operator.mul: _made(operator.mul), operator.neg: _negated,
+    torch.Tensor.clone: _given, torch.Tensor.detach: _given,
 }  # fmt: skip

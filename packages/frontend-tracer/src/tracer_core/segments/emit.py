@@ -43,7 +43,7 @@ DIRECT_ROOTS = (*ARRAY, list, tuple, dict, set, frozenset, torch.Tensor, types.F
                  float, complex, torch.dtype, torch.device)  # fmt: skip
 
 
-#: Steps of sources that no stamp can vouch for, and that never fail.
+#: Steps of sources that no stamp can vouch for.
 _CHANGING = frozenset({"grad", "number"})
 
 
@@ -123,8 +123,8 @@ class Variant:
         self.constants = Constants()
         self.object_lines: list[str] = []
         self.direct_lines: list[str] = []
-        #: Conditions that are checked on every call, after the objects.
-        self.late_conditions: list[str] = []
+        #: What is fetched and checked on every call, after the objects.
+        self.late_lines: list[str] = []
         #: All conditions beside the guards, over variables and state: what a failure is explained with.
         self.explained: list[str] = []
         self.body: list[str] = []
@@ -139,6 +139,7 @@ class Variant:
         self.keys_read: dict[str, dict[str, None] | None] = {}
         self.roots: dict[int, None] = {}
         self._variables: dict[Source, str] = {}
+        self._late: dict[Source, bool] = {}
 
     # -- fetching --
 
@@ -159,21 +160,20 @@ class Variant:
     def is_late(self, source: Source) -> bool:
         """Whether a source goes through a weak reference or a gradient: it is fetched on every call, so that
         nothing holds it; or is computed from what is in different parts."""
-        looks = self.provenance.follows_late or self.provenance.combines
-        step: Source | None = source if looks else None
-        while step is not None and step.base is not None:
-            if step.kind in _CHANGING:
-                return True
-            if step.kind == "computed" and isinstance(step.key, tuple):
-                parts = (step.base, *step.key[1])
-                if len({self.is_object(part) for part in parts}) > 1 or any(map(self.is_late, parts)):
-                    return True
-            if step.kind == "called" and isinstance(
-                self.provenance.value_at(step.base), weakref.ReferenceType
-            ):
-                return True
-            step = step.base
-        return False
+        if source.base is None or not (self.provenance.follows_late or self.provenance.combines):
+            return False
+        known = self._late.get(source)
+        if known is None:
+            known = self._late[source] = self._comes_late(source, source.base)
+        return known
+
+    def _comes_late(self, source: Source, base: Source) -> bool:
+        if source.kind in _CHANGING or self.is_late(base):
+            return True
+        if source.kind == "computed" and isinstance(source.key, tuple):
+            parts = (base, *source.key[1])
+            return len({self.is_object(part) for part in parts}) > 1 or any(map(self.is_late, parts))
+        return source.kind == "called" and isinstance(self.provenance.value_at(base), weakref.ReferenceType)
 
     def fetch(self, source: Source) -> str:
         """The variable that holds a source's value; emits its fetch once, in the part it belongs to."""
@@ -188,10 +188,8 @@ class Variant:
             assert source.base is not None
             text = self._fetch_text(source, self.use(source.base))
             name = f"v{len(self._variables)}"
-            if source.kind in _CHANGING:
-                self.check_late(f"[{name} := {text}]", "True")  # there is always one, if only None
-            else:
-                self.check_late(f"({name} := reached(lambda: {text})) is not MISS")
+            self.late_lines.append(f"{name} = {text}")
+            self.explained.append(f"reached(lambda: {text}) is not MISS")
         else:
             base = self.fetch(source.base) if source.base is not None else ""
             text = self._fetch_text(source, base)
@@ -316,7 +314,7 @@ class Variant:
 
     def check_late(self, condition: str, explained: str = "") -> None:
         """A condition over what `use` gives. explained: the same without what is prepared."""
-        self.late_conditions.append(condition)
+        self.late_lines.append(f"if not ({condition}): return MISS")
         self.explained.append(explained or condition)
 
     def names(self) -> dict[str, Source]:
@@ -379,7 +377,9 @@ class Variant:
             lines += ["    F = stamps.fetch(S)", "    if F is None: return MISS"]
             if self.fetched or self.prepared:
                 lines += [f"    {_tuple_text([*self.fetched, *self.prepared])} = F"]
-        lines += [f"    if not ({condition}): return MISS" for condition in self.late_conditions]
+        if self.late_lines:
+            lines += ["    try:", *(f"        {line}" for line in self.late_lines)]
+            lines += [f"    except {_FAILURES}: return MISS"]
         lines += [f"    {line}" for line in self.body]
         return "\n".join(lines) + "\n"
 

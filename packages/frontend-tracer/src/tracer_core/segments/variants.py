@@ -31,12 +31,13 @@ MOST_VARIANTS = 2048
 @dataclass(slots=True)
 class Root:
     """What is known for one object. Mutable. reference: to it. attempts: variants that fit it before.
-    captured: how many were captured for it. limit_hit: no more are."""
+    captured: how many were captured for it. limit_hit: no more are. hot: the variant used last."""
 
     reference: weakref.ref[Any]
     attempts: list[Attempt] = field(default_factory=list)
     captured: int = 0
     limit_hit: bool = False
+    hot: Attempt | None = None
 
 
 class Segment:
@@ -45,7 +46,7 @@ class Segment:
     the last trace. loose: variants captured for no object, or for one that is gone."""
 
     __slots__ = ("key", "variants", "version", "seen", "limit_hit", "raised", "loose", "_at", "_roots", "_recent",
-                 "__weakref__")  # fmt: skip
+                 "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: Any) -> None:
         self.key = key
@@ -58,15 +59,24 @@ class Segment:
         self._at: int | None = None
         self._roots: dict[int, Root] = {}
         self._recent: tuple[Attempt, ...] = ()
+        #: The variant used last, where there are no roots: a first call often sees what no later one does.
+        self.hot: Attempt | None = None
 
     def run(self, state: Any) -> Any:
         """What the variant gives whose guards hold, or MISS."""
-        found = None if self._at is None else self._roots.get(id(state[self._at]))
-        attempts = self.variants if self._at is None else () if found is None else found.attempts
-        for attempt in attempts:
-            result = attempt(state)
+        found = self if self._at is None else self._roots.get(id(state[self._at]))
+        hot = None if found is None else found.hot
+        if hot is not None:
+            result = hot(state)
             if result is not MISS:
                 return result
+        attempts = () if found is None else self.variants if self._at is None else found.attempts  # type: ignore[union-attr]
+        for attempt in attempts:
+            if attempt is not hot:
+                result = attempt(state)
+                if result is not MISS:
+                    found.hot = attempt  # type: ignore[union-attr]
+                    return result
         return MISS if self._at is None else self._run_others(state, attempts)
 
     def _run_others(self, state: Any, tried: Sequence[Attempt]) -> Any:
@@ -99,8 +109,10 @@ class Segment:
     def remove(self, attempt: Attempt) -> None:
         """Forgets a variant."""
         self.variants.remove(attempt)
+        self.hot = None
         self._recent = tuple(one for one in self._recent if one is not attempt)
         for root in list(self._roots.values()):
+            root.hot = None
             if attempt in root.attempts:
                 root.attempts.remove(attempt)
 

@@ -44,17 +44,20 @@ special(typing.cast)(lambda tracer, args, kwargs: args[1])
 @special(torch.Tensor.item)
 def item(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The number of a counter of steps, for optimizers: it is known before the graph runs."""
-    if not kwargs and is_optimizers(tracer):
-        value = tracer.recorder.scalars.value(tracer.recorder.as_fake(args[0]))
-        if value is not None:
-            return _number(tracer, value)
-    return tracer.call_torch(torch.Tensor.item, args, kwargs)
+    number = None if kwargs else number_in(tracer, args[0])
+    return number if number is not None else tracer.call_torch(torch.Tensor.item, args, kwargs)
 
 
 def is_optimizers(tracer: Any) -> bool:
     """Whether the code that runs now is torch.optim's."""
     name = tracer.frames[-1].globals.get("__name__", "")
     return isinstance(name, str) and name.startswith("torch.optim.")
+
+
+def number_in(tracer: Any, tensor: Any) -> Any:
+    """The number in a tensor that an optimizer asks for, or None."""
+    value = tracer.recorder.scalars.value(tracer.recorder.as_fake(tensor)) if is_optimizers(tracer) else None
+    return None if value is None else _number(tracer, value)
 
 
 def _number(tracer: Any, value: Any) -> Any:
