@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +12,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tracer_core
 from tests.distributed.models import MODELS, batches, loss_of
-from tests.distributed.training import CLOSE, EXACT, same_on_all_ranks, state_of, told, twin_training, whole
+from tests.distributed.training import (
+    CLOSE,
+    EXACT,
+    same_on_all_ranks,
+    state_of,
+    told,
+    train,
+    twin_training,
+    whole,
+)
+from tracer_core.eager_backend import ATEN_EAGER
+from tracer_core.plugin_api import Phase
 from tracer_core.testing import CaptureCounter, compare
 
 
@@ -148,3 +161,89 @@ def queried() -> dict[str, Any]:
     with CaptureCounter() as counter:
         compare(f(x), tracer_core.compile(f, backend="eager")(x), EXACT)
     return told(counter)
+
+
+def overlap(order: str, name: str, steps: int = 4, cap: float = 0.001, **settings: Any) -> list[list[str]]:
+    """When each bucket is sent, and when each part of the compiled backward starts, in each step."""
+    log: list[str] = []
+
+    def compile_marked(graph: torch.fx.GraphModule, spec: Any) -> Any:
+        def run(inputs: list[Any]) -> Any:
+            if spec.phase is Phase.BACKWARD:
+                log.append("part")
+            return graph.forward(*inputs)
+
+        return run
+
+    def send(_: Any, bucket: Any) -> Any:
+        log.append("bucket")
+        sent = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True).get_future()
+        return sent.then(lambda one: one.value()[0])
+
+    send.__annotations__.clear()  # they are texts here, which DistributedDataParallel does not take
+
+    def make(order: str) -> Any:
+        def wrap(model: Any) -> Any:
+            made = ORDERS[order](model, **more[order], bucket_cap_mb=cap, **settings)
+            made.register_comm_hook(None, send)
+            return made
+
+        return wrap
+
+    def step(model: Any, optimizer: Any, loss: Any, x: Any, y: Any) -> list[Any]:
+        log.append("step")
+        optimizer.zero_grad()
+        loss(x, y).backward()
+        seen = [whole(parameter.grad) for parameter in model.parameters()]
+        optimizer.step()
+        return seen
+
+    marked = replace(ATEN_EAGER, name="marked", compile=compile_marked)
+    more: dict[str, Any] = {"eager": {}, order: {"backend": marked}}
+    data = list(batches(name, steps))
+    eager = train(name, make("eager")(MODELS[name][0]()), data, step)
+    log.clear()
+    model = make(order)(MODELS[name][0]())
+    got = train(name, model, data, step)
+    compare(eager, got, CLOSE)
+    same_on_all_ranks([whole(parameter) for parameter in model.parameters()])
+    found: list[list[str]] = []
+    for mark in log:
+        found.append([]) if mark == "step" else found[-1].append(mark)
+    return found
+
+
+def through_parts() -> None:
+    """What autograd can ask of a backward that runs in parts: some gradients, twice, differentiable, on two threads."""
+
+    def ask(model: Any) -> list[Any]:
+        x = torch.arange(40.0).reshape(5, 8).div(40).requires_grad_()
+        parameters = list(model.parameters())
+        with model.no_sync():
+            loss = model(x).square().mean()
+            seen = [torch.autograd.grad(loss, [one], retain_graph=True) for one in (*parameters, x)]
+            seen.append(torch.autograd.grad(loss, [parameters[0], x, parameters[-1]], retain_graph=True))
+            with ThreadPoolExecutor(2) as pool:
+                both = [
+                    pool.submit(torch.autograd.grad, loss, parameters, retain_graph=True) for _ in range(8)
+                ]
+            seen += [one.result() for one in both]
+            loss.backward(retain_graph=True)
+            loss.backward()
+            seen.append([parameter.grad.clone() for parameter in parameters])
+            try:
+                loss.backward()
+            except RuntimeError as error:
+                seen.append("second time" in str(error))
+            loss = model(x).square().mean()
+            (slope,) = torch.autograd.grad(loss, [x], create_graph=True)
+            seen.append(torch.autograd.grad(slope.square().sum(), parameters[:3], allow_unused=True))
+            model.zero_grad()
+            loss = model(x).square().mean()
+            (slope,) = torch.autograd.grad(loss, [x], create_graph=True)
+            (slope.square().sum() + loss).backward()
+            seen.append([parameter.grad.clone() for parameter in parameters])
+        return seen
+
+    made = ORDERS["inside"](MODELS["mlp"][0](), backend="aten_eager")
+    compare(ask(ORDERS["eager"](MODELS["mlp"][0]())), ask(made), CLOSE)

@@ -35,6 +35,40 @@ def test_inductor(pair, order):
         assert seen == {"graphs": 1, "breaks": ORDERS[order], "recompiles": 0}
 
 
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("model", MODELS)
+def test_compiled_backward(pair, model, settings):
+    """The backend compiles the backward too, which runs in as many parts as there are buckets."""
+    for seen in pair.run(
+        "ddp:trained", name=model, order="inside", backend="aten_eager", **SETTINGS[settings]
+    ):
+        assert seen == {"graphs": 1, "breaks": [], "recompiles": 0}
+
+
+#: model -> parts of the backward, and buckets, in which its gradients are sent.
+BUCKETS = {"mlp": (2, 2), "convnet": (2, 3), "bert": (15, 16)}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("model", BUCKETS)
+def test_buckets_are_sent_while_the_backward_runs(pair, model, order):
+    parts, buckets = BUCKETS[model]
+    for first, *others in pair.run("ddp:overlap", order=order, name=model):
+        # DistributedDataParallel has one bucket until it knows the order of the gradients, in eager too.
+        assert first == ["part"] * parts + ["bucket"]
+        for step in others:
+            assert step == ["part", "bucket"] * parts + ["bucket"] * (buckets - parts)
+
+
+def test_one_bucket_is_one_part(pair):
+    for steps in pair.run("ddp:overlap", order="inside", name="mlp", cap=25):
+        assert steps == [["part", "bucket"]] * 4
+
+
+def test_what_autograd_asks_of_a_backward_in_parts(pair):
+    pair.run("ddp:through_parts")
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_no_sync(pair, order):
     """The second size is a second graph; outside, also of the part before it."""

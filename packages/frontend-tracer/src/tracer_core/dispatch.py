@@ -89,7 +89,9 @@ def compile_graph(captured: CapturedGraph, config: CompileConfig) -> Runner:
         return _torch_style(captured, config, backend.compile)
     is_step = backend.ir != "torch" and calls_autograd(captured.gm)
     if captured.needs_grad and not is_step and backend.training is Training.INFERENCE_ONLY:
-        reason = f"{backend.name} is for inference only: the call runs the captured graph under eager autograd"
+        reason = (
+            f"{backend.name} is for inference only: the call runs the captured graph under eager autograd"
+        )
         return _fall_back(captured, config, "training", reason)
     if has_symbols(captured.gm) and backend.shapes == "static":
         return PerSize(captured, lambda fixed: compile_graph(fixed, config))
@@ -138,11 +140,13 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:
     run_forward = _without_ambient_modes(
         captured, _compile_lowered(captured, config, graphs.forward), inside_autograd=True
     )
-    backward = replace(captured, name=graphs.backward.spec.name, phase=Phase.BACKWARD)
-    run_backward = training.LazyRunner(lambda: _compile_lowered(backward, config, graphs.backward))
-    return _marked_as(
-        training.training_runner(captured, graphs, run_forward, run_backward), fallback_of(run_forward)
-    )
+
+    def compile_backward(lowered: Lowered) -> Runner:
+        backward = replace(captured, name=lowered.spec.name, phase=Phase.BACKWARD)
+        return training.LazyRunner(lambda: _compile_lowered(backward, config, lowered))
+
+    runner = training.training_runner(captured, graphs, run_forward, compile_backward)
+    return _marked_as(runner, fallback_of(run_forward))
 
 
 def compile_torch_graph(

@@ -20,8 +20,10 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aten.buckets import Part
 from tracer_core.aten.capture_values import captured_values
 from tracer_core.aten.double_backward import Differentiated
+from tracer_core.aten.in_parts import Backward, Replicas, Step
 from tracer_core.aten.joint import FREED, Joint, JointLowering
 from tracer_core.aten.lower import Lowered, Request, output_specs
 from tracer_core.aten.outputs import OutputPlan
@@ -34,12 +36,14 @@ from tracer_core.plugin_api import InputSpec, Phase, Role, Runner
 
 @dataclass(frozen=True, slots=True)
 class TrainingGraphs:
-    """forward, backward: as a backend gets them. split: what passes between. joint: where they come from."""
+    """forward, backward: as a backend gets them. split: what passes between. joint: where they come from. request:
+    for which the backward was lowered."""
 
     forward: Lowered
     backward: Lowered
     split: Split
     joint: Joint
+    request: Request
 
 
 def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
@@ -51,13 +55,9 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
     budget = getattr(request.options, "memory_budget", 1.0)
     split = Partitioner(joint, budget).split()
     forward = _lowered(split.forward, joint.inputs, joint.mutations, replace(request, phase=Phase.FORWARD))
-    backward = _lowered(
-        split.backward,
-        _backward_inputs(split, joint),
-        (),
-        replace(request, phase=Phase.BACKWARD, name=f"{request.name}_backward"),
-    )
-    return TrainingGraphs(forward, backward, split, joint)
+    later = replace(request, phase=Phase.BACKWARD, name=f"{request.name}_backward")
+    backward = _lowered(split.backward, _backward_inputs(split, joint), (), later)
+    return TrainingGraphs(forward, backward, split, joint, later)
 
 
 def _lowered(
@@ -159,19 +159,43 @@ class LazyRunner:
 
 
 def training_runner(
-    captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner, run_backward: Runner
+    captured: CapturedGraph,
+    graphs: TrainingGraphs,
+    run_forward: Runner,
+    compile_backward: Callable[[Lowered], Runner],
 ) -> Runner:
-    """A runner for the captured graph from runners for the forward and the backward graph."""
+    """A runner for the captured graph from a runner for the forward graph and what compiles a backward graph."""
     joint = graphs.joint
     if any(node.target in GRAD_MODE_KERNELS for node in joint.forward):
         run_forward = _in_grad_mode(run_forward)
-    apply = torch_private.direct_apply(_function(captured, graphs, run_forward, run_backward))
+    step = _step(captured, graphs, run_forward)
+    apply = torch_private.direct_apply(_function(captured.name, step, compile_backward(graphs.backward)))
     leaves_of = _items(joint.differentiable)
+    replicas = Replicas(captured.name, step, _in_parts(graphs, compile_backward), apply)
+    active_replica = torch_private.active_replica
 
     def run(args: list[Any]) -> Sequence[Any]:
-        return apply(args, *leaves_of(args))  # type: ignore[no-any-return]
+        replica = active_replica()
+        if replica is None:
+            return apply(args, *leaves_of(args))  # type: ignore[no-any-return]
+        return replicas.run(replica, args, leaves_of(args))
 
     return joint.plan.bind(run)
+
+
+def _in_parts(graphs: TrainingGraphs, compile_backward: Callable[[Lowered], Runner]) -> Backward:
+    """The backward graph, for those who cut it."""
+    inputs = graphs.backward.spec.inputs
+
+    def compile_part(part: Part, number: int) -> Runner:
+        specs = tuple(
+            inputs[at] if at < len(inputs) else InputSpec(node.name, Role.SAVED_ACTIVATION, node.name)
+            for at, node in zip(part.takes, part.graph.find_nodes(op="placeholder"), strict=True)
+        )
+        request = replace(graphs.request, name=f"{graphs.request.name}_part_{number}")
+        return compile_backward(_lowered(part.graph, specs, (), request))
+
+    return Backward(graphs.backward.graph.graph, graphs.split.gradients, compile_part)
 
 
 #: Operators whose kernels return what their backward needs only while grad mode is on.
@@ -186,10 +210,8 @@ def _in_grad_mode(run: Runner) -> Runner:
     return in_grad_mode
 
 
-def _function(
-    captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner, run_backward: Runner
-) -> type[torch.autograd.Function]:
-    """One autograd node for the whole graph."""
+def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner) -> Step:
+    """What the autograd node for the whole graph does."""
     split, joint = graphs.split, graphs.joint
     count = split.outputs
     plain = tuple(i for i, node in enumerate(joint.tangents) if node is None)
@@ -199,32 +221,42 @@ def _function(
     found_in = split.gradients
     several = split.tangents if len(split.tangents) > 1 else ()  # the tangent of a single one is always there
     absent = _absent(split, graphs.backward.graph.graph)
-    device = graphs.forward.spec.device.type
     again = Differentiated(captured, joint)
 
+    def forward(ctx: Any, args: list[Any], *leaves: torch.Tensor | None) -> Any:
+        kept = inputs_of(args)
+        ctx.sizes = sizes_of(args)
+        again.remember(ctx, args)
+        out = run_forward(args)
+        again.remember_versions(ctx)
+        ctx.save_for_backward(*kept, *outputs_of(out))
+        ctx.mark_non_differentiable(*plain_of(out))
+        ctx.set_materialize_grads(False)
+        ctx.shapes = [out[index].shape for index in several]
+        return tuple(out[:count])
+
+    def opened(ctx: Any, tangents: Any) -> Any:
+        gradients = found_in
+        if several and any(tangents[index] is None for index in several):
+            gradients, tangents = absent(ctx.shapes, tangents)
+        fitted = [fit(tangents[index]) for index, fit in fits]
+        return gradients, fitted, [*ctx.saved_tensors, *ctx.sizes, *fitted]
+
+    return Step(forward, opened, again.gradients, graphs.forward.spec.device)
+
+
+def _function(name: str, step: Step, run_backward: Runner) -> type[torch.autograd.Function]:
+    """One autograd node for the whole graph."""
+    device, opened, again = step.device.type, step.opened, step.again
+
     class CompiledGraph(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, args: list[Any], *leaves: torch.Tensor) -> Any:
-            kept = inputs_of(args)
-            ctx.sizes = sizes_of(args)
-            again.remember(ctx, args)
-            out = run_forward(args)
-            again.remember_versions(ctx)
-            ctx.save_for_backward(*kept, *outputs_of(out))
-            ctx.mark_non_differentiable(*plain_of(out))
-            ctx.set_materialize_grads(False)
-            ctx.shapes = [out[index].shape for index in several]
-            return tuple(out[:count])
+        forward = staticmethod(step.forward)
 
         @staticmethod
         def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
             if torch.is_grad_enabled():
-                return (None, *again.gradients(ctx, tangents))
-            gradients = found_in
-            if several and any(tangents[index] is None for index in several):
-                gradients, tangents = absent(ctx.shapes, tangents)
-            fitted = [fit(tangents[index]) for index, fit in fits]  # type: ignore[arg-type]
-            given = [*ctx.saved_tensors, *ctx.sizes, *fitted]
+                return (None, *again(ctx, tangents))
+            gradients, fitted, given = opened(ctx, tangents)
             if torch.is_autocast_enabled(device):
                 with torch_private.autocast_off():
                     found = run_backward(given)
@@ -232,7 +264,7 @@ def _function(
                 found = run_backward(given)
             return (None, *[None if g is None else found[g] if g >= 0 else fitted[~g] for g in gradients])
 
-    CompiledGraph.__name__ = CompiledGraph.__qualname__ = f"Compiled_{captured.name}"
+    CompiledGraph.__name__ = CompiledGraph.__qualname__ = f"Compiled_{name}"
     return CompiledGraph
 
 

@@ -1,0 +1,60 @@
+"""Backward graphs of small programs, run whole and in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+import tracer_core
+from tracer_core.aten.buckets import Part
+from tracer_core.eager_backend import ATEN_EAGER
+from tracer_core.plugin_api import Phase
+
+
+def backward_of(
+    function: Callable[..., torch.Tensor], *arguments: torch.Tensor
+) -> tuple[torch.fx.Graph, list[Any], list[Any]]:
+    """(backward graph, what a call gave it, what it returned then) of a compiled function."""
+    seen: list[Any] = []
+
+    def compile_seen(graph: torch.fx.GraphModule, spec: Any) -> Any:
+        def run(inputs: list[Any]) -> Any:
+            given = list(inputs)
+            found = graph.forward(*inputs)
+            if spec.phase is Phase.BACKWARD:
+                seen[:] = [graph.graph, given, [one.clone() for one in found]]
+            return found
+
+        return run
+
+    backend = replace(ATEN_EAGER, name="seen", compile=compile_seen)
+    tracer_core.compile(function, backend=backend)(*arguments).square().sum().backward()
+    graph, given, found = seen
+    return graph, given, found
+
+
+@torch.no_grad()
+def run_in_parts(
+    parts: Sequence[Part], inputs: Sequence[Any], count: int, check_memory: bool = False
+) -> list[Any]:
+    """What the parts give, each run after the one before. check_memory: nothing that a part returns lies in the memory
+    of what it was given, or of something else that it returns."""
+    values: list[Any] = list(inputs)
+    found: list[Any] = [None] * count
+    for part in parts:
+        given = [values[at] for at in part.takes]
+        out = torch.fx.GraphModule({}, part.graph)(*given)
+        if check_memory:
+            places = [one.untyped_storage().data_ptr() for one in (*given, *out)]
+            returned = places[len(given) :]
+            assert len(set(returned)) == len(returned) and not set(returned) & set(places[: len(given)])
+        for index, one in zip(part.gives, out, strict=False):
+            found[index] = one.clone()
+            one.fill_(float("nan"))  # a gradient is the program's: later parts must not read it
+        values += out[len(part.gives) :]
+        for at in part.done:
+            values[at] = None
+    return found
