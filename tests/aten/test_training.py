@@ -415,7 +415,9 @@ def test_a_penalty_on_the_gradient_through_batch_norm_and_dropout():
         (gradient,) = torch.autograd.grad(out, x, create_graph=True)
         (out + gradient.square().sum()).backward()
     for (name, one), other in zip(model.named_parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(
+            one.grad, other.grad, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )
     same(list(model.buffers()), list(twin.buffers()))
 
 
@@ -611,6 +613,22 @@ def test_what_norms_keep_has_the_kernels_dtype(name, dtype):
     with mode:
         corrected = CORRECTIONS[op](mode, fakes, op(*fakes))
     assert [one.dtype for one in corrected] == [one.dtype for one in op(*args)]
+
+
+def test_a_write_into_an_input_that_nothing_returns_carries_its_gradients(fallbacks):
+    def add(total, x, w):
+        total.index_add_(0, torch.tensor([0, 2]), x * w)
+
+    for function in (add, tracer_core.compile(add, backend="aten_eager")):
+        w = torch.ones(4, requires_grad=True)
+        for shift in (0, 1):
+            w.grad = None
+            total = torch.zeros(5, 4)
+            function(total, X[:2] + shift, w)
+            assert total.requires_grad
+            total.square().sum().backward()
+            torch.testing.assert_close(w.grad, 2 * ((X[:2] + shift) ** 2).sum(0))
+    assert fallbacks[0].kind == "lowering"
 
 
 def test_under_no_grad_the_same_module_has_no_backward():

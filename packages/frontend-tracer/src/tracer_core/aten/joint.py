@@ -178,7 +178,13 @@ class JointLowering(Lowering):
             raise LoweringUnsupported("no output depends on an input that requires grad")
         with torch_private.functionalization(), torch_private.autocast_off():
             wrapped = [self._plain(tangent) for _, tangent in roots]
-            found = torch.autograd.grad([root for root, _ in roots], leaves, wrapped, allow_unused=True)
+            try:
+                found = torch.autograd.grad([root for root, _ in roots], leaves, wrapped, allow_unused=True)
+            except torch_private.fake_failures():
+                raise
+            except RuntimeError as error:  # a backward that reads values, writes in place to what is no value here
+                first = str(error).splitlines()[0] if str(error) else ""
+                raise LoweringUnsupported(f"the backward fails on functional values: {first}") from error
         with torch.no_grad():
             return [
                 None if gradient is None else self._gradient(gradient, leaf)

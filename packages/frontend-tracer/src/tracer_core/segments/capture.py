@@ -364,13 +364,24 @@ class _Generator:
                 graph.erase_node(node)
         gm = torch.fx.GraphModule({}, graph)
         torch_private.forget_source_with(gm)
-        needs_grad = torch.is_grad_enabled() and any(
-            isinstance(v := node.meta.get("val"), torch.Tensor) and v.requires_grad for node in self.outputs
-        )
+        needs_grad = torch.is_grad_enabled() and self._carries_gradients()
         specs = tuple(_input_spec(source, tensor, node) for source, tensor, node in recorder.inputs)
         captured = CapturedGraph(gm, specs, tuple(t for _, t, _ in recorder.inputs), needs_grad, self.name)
         events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
         return dispatch.compile_graph(captured, self.config), gm
+
+    def _carries_gradients(self) -> bool:
+        """Whether gradients may flow into the graph: through an output, or through an input that it wrote to."""
+        outputs = [node.meta.get("val") for node in self.outputs]
+        if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
+            return True
+        fakes = [
+            node.meta["val"]
+            for _, real, node in self.tracer.recorder.inputs
+            if isinstance(real, torch.Tensor)
+        ]
+        written = [fake for fake in fakes if self.tracer.fakes.was_written(fake)]
+        return any(fake.requires_grad and not fake.is_leaf for fake in written)
 
     # -- guards --
 
