@@ -149,6 +149,31 @@ def _leaves_given(tracer: Any, outputs: Sequence[Any], inputs: Sequence[Any]) ->
     return unique
 
 
+def require_inside(tracer: Any, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+    """All of autograd's graph behind some outputs was made in this trace, and no hook of the program waits at the
+    inputs."""
+    for output in outputs:
+        if not tracer.recorder.as_fake(output).requires_grad:
+            tracer.break_graph(_KIND, "torch.autograd.grad() of a tensor that does not require gradients")
+    _leaves(tracer, outputs)
+    for tensor in inputs:
+        _require_no_hooks(tracer, tensor, ("_backward_hooks",))
+
+
+def _require_no_hooks(tracer: Any, leaf: torch.Tensor, names: Sequence[str]) -> None:
+    source = tracer.provenance.source_of(leaf)
+    if source is None:
+        return
+    for name in names:
+        slot, hooks = tracer.provenance.sources.make(source, "slot", name), getattr(leaf, name)
+        if hooks:
+            tracer.break_graph(_KIND, f"a gradient is computed with a hook on {source.name}")
+        if hooks is None:
+            tracer.provenance.read(None, slot)
+        else:
+            tracer.provenance.guard(GuardKind.EMPTY, slot)
+
+
 def _require_alone(tracer: Any, leaves: Sequence[torch.Tensor]) -> None:
     """Nobody but ``.grad`` waits for the gradients of the leaves."""
     if query(tracer, torch.distributed.is_available) and query(tracer, torch.distributed.is_initialized):
@@ -159,16 +184,7 @@ def _require_alone(tracer: Any, leaves: Sequence[torch.Tensor]) -> None:
     if torch_private.is_accumulator_held(existing):
         tracer.break_graph(_KIND, "backward() while the program holds the gradient accumulator of a tensor")
     for leaf in existing:
-        source = tracer.provenance.source_of(leaf)
-        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-            slot = tracer.provenance.sources.make(source, "slot", name)
-            hooks = getattr(leaf, name)
-            if hooks:
-                tracer.break_graph(_KIND, f"backward() with a hook on {source.name}")
-            if hooks is None:
-                tracer.provenance.read(None, slot)
-            else:
-                tracer.provenance.guard(GuardKind.EMPTY, slot)
+        _require_no_hooks(tracer, leaf, ("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
 def _accumulate(tracer: Any, leaf: Any, gradient: Any, create: bool, own: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.interpreter import gradients
 from tracer_core.natives.effects import special
 from tracer_core.segments.breaks import Break, Restart
@@ -73,3 +74,36 @@ def autograd_backward(
     create = bool(create_graph)
     keep = create if retain_graph is None else retain_graph
     gradients.backward(tracer, outputs, given, keep, create, inputs)
+
+
+@_whole(torch.autograd.grad)
+def autograd_grad(
+    tracer: Any,
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: Any = None,
+    create_graph: Any = False,
+    only_inputs: Any = True,
+    allow_unused: Any = None,
+    is_grads_batched: Any = False,
+    materialize_grads: Any = False,
+) -> Any:
+    if torch_private.transforms_active() or only_inputs is not True or is_grads_batched is not False:
+        tracer.break_graph("autograd_in_graph", "torch.autograd.grad() under a transform, or of batches of gradients")
+    options = {"retain_graph": retain_graph, "create_graph": create_graph, "allow_unused": allow_unused,
+               "materialize_grads": materialize_grads}  # fmt: skip
+    lists = [_listed(tracer, value) for value in (outputs, inputs)]
+    given = None if grad_outputs is None else _listed(tracer, grad_outputs)
+    if not all(lists) or not all(isinstance(one, torch.Tensor) for one in lists[0] + lists[1]) or not all(
+        type(option) in (bool, type(None)) for option in options.values()
+    ):  # fmt: skip
+        tracer.break_graph("autograd_in_graph", "torch.autograd.grad() of these arguments")
+    gradients.require_inside(tracer, *lists)
+    return tuple(one for one, _ in gradients.differentiate(tracer, *lists, given, **options))
+
+
+def _listed(tracer: Any, value: Any) -> list[Any]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return tracer.spread(value) if isinstance(value, (list, tuple)) or not isinstance(value, dict) else []

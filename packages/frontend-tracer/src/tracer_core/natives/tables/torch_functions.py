@@ -87,6 +87,8 @@ def requires_grad_(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tensor, wanted = args[0], args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
     if wanted is True and tensor.requires_grad:
         return tensor
+    if wanted is False and not tracer.recorder.as_fake(tensor).requires_grad:
+        return tensor
     if wanted is True and tracer.may_require_grad(tensor):
         tracer.recorder.require_grad(tensor)
         return tensor
