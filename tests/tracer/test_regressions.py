@@ -579,3 +579,56 @@ def test_operators_of_a_read_only_view_60094():
         return x + 1, found
 
     same(f, (X, {"a": 1}), (X, {"b": 1}), breaks=None)
+
+
+def test_what_is_left_of_a_group_after_except_star_310290():
+    def f(x, n):
+        try:
+            raise ExceptionGroup("g", [ValueError("q"), KeyError(n), ExceptionGroup("h", [TypeError(n + 1)])])
+        except* ValueError:
+            pass
+        return x + 1
+
+    same(f, (X, 1), (X, 2), (X, 3), breaks=None)
+
+
+def test_a_group_handed_in_is_split():
+    def f(x, group):
+        try:
+            raise group
+        except* ValueError as found:
+            seen = [error.args for error in found.exceptions]
+        except* KeyError as found:
+            seen = [error.args for error in found.exceptions]
+        return x + 1, seen
+
+    same(f, *((X, ExceptionGroup("g", [kind(i)])) for i, kind in enumerate((ValueError, ValueError, KeyError))), breaks=None)
+
+
+def test_parts_of_a_group_handed_in():
+    def f(x, group):
+        left, right = group.split(ValueError)
+        return x + 1, [error.args for error in left.exceptions], group.subgroup(KeyError).exceptions[0].args, str(right)
+
+    groups = [ExceptionGroup("g", [ValueError(i), KeyError(i + 1)]) for i in range(3)]
+    same(f, *((X, group) for group in groups), breaks=None)
+
+
+def test_a_graph_that_raises_after_a_write_to_an_expanded_tensor_306957():
+    def f(x, wide, seen):
+        seen.add_(1)
+        wide.note = 3
+        wide -= wide
+        return x + wide
+
+    wide = torch.ones(3)[None].expand(2, 3)
+    same(f, (X, torch.ones(2, 3), torch.zeros(())), (X, wide, torch.zeros(())), (X, wide, torch.zeros(())), breaks=None)
+
+
+def test_which_error_a_graph_raises_after_a_write_317781():
+    def f(x, wide, weight):
+        x.mul_(2)
+        return wide.mul_(F.linear(x, weight))
+
+    wide = torch.ones(3)[None].expand(2, 3)
+    same(f, (X.double(), wide, torch.ones(3, 3)), (X, torch.ones(2, 3), torch.ones(3, 3)), breaks=None)

@@ -165,9 +165,19 @@ def _look(world: Any) -> Any:
 _PLAIN = (int, float, str, list, dict, tuple, set, type(None), torch.Tensor)
 
 
+def _told(error: Any) -> list[Any]:
+    """What an exception says, and those that it was raised from or while handling."""
+    found: list[Any] = []
+    while error is not None and len(found) < 20:
+        parts = repr(error) if isinstance(error, BaseExceptionGroup) else ""
+        found.append((type(error), str(error), parts, type(error.__cause__), error.__suppress_context__))
+        error = error.__context__
+    return found
+
+
 def _same_results(want: Any, got: Any, where: str, aliasing: bool) -> None:
     if isinstance(want[0], Exception) or isinstance(got[0], Exception):
-        if type(want[0]) is not type(got[0]) or str(want[0]) != str(got[0]):
+        if type(want[0]) is not type(got[0]) or _told(want[0]) != _told(got[0]):
             error = Mismatch(f"{where}exception", f"{got[0]!r}, expected {want[0]!r}")
             raise error from (got[0] if isinstance(got[0], Exception) else None)
         return

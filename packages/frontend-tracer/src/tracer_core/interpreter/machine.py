@@ -112,6 +112,9 @@ class Machine:
     def same_history(self, original: BaseException, part: BaseException) -> None:
         """Notes that `part` was split from a group."""
 
+    def look_into(self, group: BaseException) -> None:
+        """Called before what a group of exceptions holds decides something."""
+
     def _set_context(self, error: BaseException) -> None:
         """An exception raised while another is handled has that one as its context."""
         handled = self.handled()

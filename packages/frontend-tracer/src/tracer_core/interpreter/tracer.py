@@ -234,6 +234,14 @@ class Tracer(Names):
         if known is not None:
             self.raised[id(part)] = Raised(part, known.step, list(known.passed))
 
+    def look_into(self, group: BaseException) -> None:
+        """No guard says what is in a group from before this segment."""
+        if isinstance(group, BaseExceptionGroup):
+            if not self.is_fresh(group):
+                self.break_graph("unsupported_value", "an exception group from before this segment is split")
+            for part in group.exceptions:
+                self.look_into(part)
+
     def first_raised(self, error: BaseException) -> int:
         """The step at which an exception, or the first of those that it was raised from or while handling, was
         raised in this trace; 0 if none was."""

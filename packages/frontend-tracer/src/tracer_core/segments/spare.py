@@ -35,7 +35,7 @@ class Spare:
             if sum(tensor.nbytes for tensor in tensors) <= _MOST_BYTES:
                 copied = range(len(tensors))
         return [
-            (tensor, _writes(tensor), tensor.data.clone() if i in copied else None,
+            (tensor, _writes(tensor), _once(tensor).clone() if i in copied else None,
              tensor.grad_fn if tensor.requires_grad else None, tensor.requires_grad)
             for i, tensor in enumerate(tensors)
         ]  # fmt: skip
@@ -49,13 +49,22 @@ class Spare:
         for tensor, _, copy, _, required in changed:
             if tensor.requires_grad and not required:
                 tensor.detach_()
-            tensor.data.copy_(copy)
+            _once(tensor).copy_(copy)
         return True
+
+
+def _once(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's data, each place in memory once: torch refuses to write to what was expanded."""
+    data = tensor.data
+    for dim, (size, stride) in enumerate(zip(data.shape, data.stride(), strict=True)):
+        if stride == 0 and size > 1:
+            data = data.narrow(dim, 0, 1)
+    return data
 
 
 def _can_be_undone(one: tuple[Any, ...]) -> bool:
     tensor, _, copy, history, required = one
-    if copy is None or tensor.shape != copy.shape:
+    if copy is None or _once(tensor).shape != copy.shape:
         return False
     if required:
         return bool(tensor.requires_grad and tensor.grad_fn is history)

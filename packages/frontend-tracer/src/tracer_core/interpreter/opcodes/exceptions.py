@@ -77,6 +77,9 @@ def reraise_star(m: Machine, original: Any, found: list[Any]) -> Any:
         return None
     if not isinstance(original, BaseExceptionGroup):
         return found[0]
+    for error in (original, *found):
+        if error is not None:
+            m.look_into(error)
     raised = [e for e in found if e is not None and not _is_part(m, e, original)]
     again = [e for e in found if e is not None and _is_part(m, e, original)]
     kept = {id(leaf) for e in again for leaf in _leaves(e)}

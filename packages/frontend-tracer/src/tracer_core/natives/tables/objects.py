@@ -266,6 +266,7 @@ def _of_group(method: Any) -> Any:
 
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         group, condition = args
+        tracer.look_into(group)
         if tracer.python_method(group, "derive"):
             tracer.break_graph(
                 "unknown_native", f"{type(group).__name__}.derive is asked by {method.__name__}"
