@@ -28,7 +28,7 @@ class _Stamp(ctypes.Structure):
 @functools.cache
 def _library() -> Any:
     """The helper, or None if it cannot be used here."""
-    path = _build()
+    path = _build("stamp_check")
     if path is None:
         return None
     library = ctypes.PyDLL(str(path))
@@ -38,12 +38,27 @@ def _library() -> Any:
     return library
 
 
-def _build() -> Path | None:
-    """The shared library, from the cache or from the C compiler."""
-    source = Path(__file__).with_name("stamp_check.c")
+@functools.cache
+def _function(source: str, name: str) -> Any:
+    path = _build(source)
+    return None if path is None else getattr(ctypes.PyDLL(str(path)), name)
+
+
+def helper(source: str, name: str, arguments: list[Any]) -> Any:
+    """A function of one of the C files here that returns an int, or None if it is missing or not wanted
+    (TRACER_PYTHON_GUARDS=1)."""
+    function = None if env().python_guards else _function(source, name)
+    if function is not None:
+        function.argtypes, function.restype = arguments, ctypes.c_int
+    return function
+
+
+def _build(name: str) -> Path | None:
+    """The shared library of a C file, from the cache or from the C compiler."""
+    source = Path(__file__).with_name(f"{name}.c")
     text = source.read_bytes()
     folder = Path(env().cache_dir) / "stamp"
-    target = folder / f"stamp_{hashlib.sha256(text).hexdigest()[:16]}.so"
+    target = folder / f"{name}_{hashlib.sha256(text).hexdigest()[:16]}.so"
     if target.exists():
         return target
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")

@@ -24,6 +24,7 @@ from tracer_core.effects import Change
 from tracer_core.errors import TracerError
 from tracer_core.guards.guard import Guard, GuardKind, data_of, same_objects, tensor_call, tensor_is
 from tracer_core.guards.stamp import Checked
+from tracer_core.guards.tensor_check import watch_tensors
 from tracer_core.interpreter.frame import NULL
 from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import end_is_seen
@@ -125,6 +126,8 @@ class Variant:
         self.direct_lines: list[str] = []
         #: What is fetched and checked on every call, after the objects.
         self.late_lines: list[str] = []
+        #: Position in the state of a tensor that the C helper can watch -> lines of its guard.
+        self.tensor_lines: dict[int, tuple[str, str]] = {}
         #: All conditions beside the guards, over variables and state: what a failure is explained with.
         self.explained: list[str] = []
         self.body: list[str] = []
@@ -303,7 +306,14 @@ class Variant:
         text = guard.text(value, self.constants.text, self.fetch)
         others = [guard.expected] if guard.kind in (GuardKind.SAME, GuardKind.NOT_SAME) else []
         stamped = [self.is_object(s) for s in (guard.source, *others)]
-        if not any(stamped) and not any(self.is_late(s) for s in (guard.source, *others)):
+        if _fits_helper(guard):
+            name = f"t{guard.source.key[0]}"
+            text = guard.text(name, self.constants.text, self.fetch)
+            self.tensor_lines[guard.source.key[0]] = (
+                f"{name} = S[{guard.source.key[0]}]",
+                f"if not ({text}): return MISS",
+            )
+        elif not any(stamped) and not any(self.is_late(s) for s in (guard.source, *others)):
             self.direct_lines.append(f"if not ({text}): return MISS")
         elif all(stamped) and self._stampable(guard, value):
             if guard.kind is GuardKind.TENSOR:
@@ -368,8 +378,20 @@ class Variant:
             given = [*self.fetched, *self.prepared.values()]
             texts = ", ".join(map(_tuple_text, [given, *groups]))
             lines += [f"    return Checked({texts})", ""]
+        if self.tensor_lines:
+            lines += [
+                f"tensors_hold, tensors_learn = watch_tensors({_tuple_text(list(map(str, self.tensor_lines)))})"
+            ]
         lines += ["def attempt(S):"]
         lines += [f"    if not ({text}): return MISS" for text in settings]
+        if self.tensor_lines:
+            checks = [line for both in self.tensor_lines.values() for line in both]
+            lines += [
+                "    if not tensors_hold(S):",
+                "        try:",
+                *(f"            {line}" for line in checks),
+            ]
+            lines += [f"        except {_FAILURES}: return MISS", "        tensors_learn(S)"]
         if self.direct_lines:
             lines += ["    try:", *(f"        {line}" for line in self.direct_lines)]
             lines += [f"    except {_FAILURES}: return MISS"]
@@ -391,6 +413,14 @@ _WATCHED = {
     GuardKind.TENSOR: "tensors",
     GuardKind.EMPTY: "empties",
 }
+
+
+def _fits_helper(guard: Guard) -> bool:
+    """Whether a guard is one of those that `tensor_check` knows a quick answer to."""
+    if guard.kind is not GuardKind.TENSOR or guard.source.base is not None or guard.source.kind != "state":
+        return False
+    facts = guard.expected
+    return None not in facts.shape and facts.stride is not None and not facts.requires_grad
 
 
 def _tuple_text(names: list[str]) -> str:
@@ -417,6 +447,7 @@ def settings_checks(state: tuple[Any, ...], constant: Callable[[Any], str]) -> l
 def runtime_namespace() -> dict[str, Any]:
     """The names that every generated module uses."""
     return {
+        "watch_tensors": watch_tensors,
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math, "payload": payload,
         "TracerError": TracerError,

@@ -142,6 +142,8 @@ class _Writer:
             "DROPPED": _DROPPED, "dropping": transition.dropping, "seen": end_is_seen, **_ASKS_FRAME, "tuple": tuple, "len": len,
         }  # fmt: skip
         self.count = 0
+        #: Names of values that are plain whatever happens.
+        self.scalars: set[str] = set()
 
     def function(self) -> Callable[[tuple[Any, ...]], tuple[Exit | None, Any]] | None:
         """The compiled transition, or None if its instruction is left to the machine."""
@@ -188,6 +190,11 @@ class _Writer:
         name = f"c{len(self.names)}"
         self.names[name] = value
         return name
+
+    def is_scalar(self, name: Any) -> bool:
+        """Whether the value behind a name (or the text of a constant) is plain for sure."""
+        text = str(name)
+        return text in self.scalars or text.startswith("(") or type(self.names.get(text)) in SCALARS
 
     def _kept(self, names: list[str]) -> list[str]:
         """The names of those variables of the state that nothing reads any more."""
@@ -408,7 +415,10 @@ def _unpack(w: _Writer, path: _Path, arg: int) -> bool:
     return _nop(w, path, arg)
 
 
-def _scalars_only(w: _Writer, path: _Path, *names: Any) -> None:
+def _scalars_only(w: _Writer, path: _Path, *values: Any) -> None:
+    names = [name for name in dict.fromkeys(values) if not w.is_scalar(name)]
+    if not names:
+        return
     tests = " or ".join(f"type({name}) not in SCALARS" for name in names)
     w.add(path, f"if {tests}: return {w.at(path.rewound())}")
 
@@ -423,7 +433,9 @@ def _operate(w: _Writer, path: _Path, symbol: str) -> bool:
 
 
 def _compare(w: _Writer, path: _Path, arg: str) -> bool:
-    return _operate(w, path, arg)
+    going = _operate(w, path, arg)
+    w.scalars.add(str(path.stack[-1]))  # of two plain values
+    return going
 
 
 def _binary(w: _Writer, path: _Path, arg: int) -> bool:

@@ -1,0 +1,80 @@
+"""The tensors among a segment's inputs, compared in one call.
+
+In: positions in the state tuple of tensors that need no gradient and have sizes that are numbers. Out: (hold, learn)
+for the generated code: hold(S) is true only if each of them is, in all that a TENSOR guard looks at, like the tensor
+that stood there when learn(S) was called; where it is false, the guards themselves decide, and learn(S) follows.
+What always holds: only tensors that passed the guards are learnt.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracer_core.guards.layout import INLINE_DIMS, KIND_WORDS, Layout, layout, word
+from tracer_core.guards.native_check import helper
+
+_KNOWN = 4 + 2 * INLINE_DIMS
+#: How often other tensors are learnt before the guards are left to themselves.
+_MOST_LEARNT = 8
+
+
+class _Tensors(ctypes.Structure):
+    _fields_ = [
+        ("n", ctypes.c_int64), ("size", ctypes.c_int64), ("tuple", ctypes.c_uint64),
+        *((name, ctypes.c_int64) for name in ("impl", "sizes", "autograd", "kind", "keys")),
+        ("at", ctypes.c_void_p), ("known", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+def _never(state: Any) -> int:
+    return 0
+
+
+def watch_tensors(positions: Sequence[int]) -> tuple[Callable[[Any], int], Callable[[Any], None]]:
+    """(hold, learn): see the module's docstring."""
+    function = helper("tensor_check", "tensors_hold", [ctypes.c_void_p, ctypes.py_object])
+    found = layout() if function is not None else None
+    if found is None:
+        return _never, lambda state: None
+    watched = _Watched(found, positions)
+    hold: Any = functools.partial(function, ctypes.c_void_p(ctypes.addressof(watched.facts)))
+    hold.watched = watched  # as long as the helper reads it
+    return hold, watched.learn
+
+
+class _Watched:
+    """Mutable. facts: what the helper reads."""
+
+    def __init__(self, found: Layout, positions: Sequence[int]) -> None:
+        self._found, self._positions, self._learnt = found, positions, 0
+        self._at = (ctypes.c_int64 * len(positions))(*positions)
+        self._known = (ctypes.c_uint64 * (_KNOWN * len(positions)))()
+        kind, keys = KIND_WORDS
+        self.facts = _Tensors(0, 0, id(tuple), found.impl, found.sizes, found.autograd, kind, keys,
+                              ctypes.addressof(self._at), ctypes.addressof(self._known))  # fmt: skip
+
+    def learn(self, state: Any) -> None:
+        """These tensors were accepted."""
+        if self._learnt >= _MOST_LEARNT or type(state) is not tuple:
+            return
+        self._learnt += 1
+        self.facts.n = 0
+        for i, position in enumerate(self._positions):
+            words = self._words(state[position])
+            if words is None:
+                return
+            for j, one in enumerate(words):
+                self._known[i * _KNOWN + j] = one
+        self.facts.n, self.facts.size = len(self._positions), len(state)
+
+    def _words(self, tensor: Any) -> list[int] | None:
+        found = self._found
+        impl = word(id(tensor) + found.impl)
+        if tensor.dim() > INLINE_DIMS or word(impl + found.autograd) != 0:
+            return None
+        sizes = impl + found.sizes
+        shape = [word(sizes + 8 + 8 * i) for i in range(2 * INLINE_DIMS)]
+        return [id(type(tensor)), tensor.dim(), *shape, *(word(sizes + offset) for offset in KIND_WORDS)]
