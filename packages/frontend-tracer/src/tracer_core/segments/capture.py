@@ -343,7 +343,7 @@ class _Generator:
         storages = [torch_private.storage_id(node.meta["val"]) for _, node in written]
         risky = risks.lowered if lowered else risks.in_order
         always = {i for i, storage in enumerate(storages) if storage in risky}
-        return Spare(frozenset(always), not lowered)
+        return Spare(frozenset(always), not lowered or bool(always))
 
     def _written(self) -> list[tuple[Source, torch.fx.Node]]:
         tracer = self.tracer

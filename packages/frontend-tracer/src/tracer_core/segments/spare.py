@@ -5,7 +5,9 @@ each of them has its old values and its old place in autograd's graph, so the pr
 graph's place; where it says no, none was touched.
 
 A copy costs what the tensors cost, so it is made where it may be needed: ahead of operators that check values
-(`always`), and in the first run of a variant, whose operators may refuse what their fakes took.
+(`always`), and in the first run of a variant, whose operators may refuse what their fakes took. Large tensors (the
+key-value caches of a language model, of which a step writes one row) are copied in the first run only, and in the
+one after a run that raised: where another one raises, its error is the program's, and its writes stay.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import torch
 
 #: The most bytes that are copied ahead of a first run for no other reason than that it is the first.
 _MOST_BYTES = 1 << 26
+#: The most bytes that are copied ahead of every run.
+_MOST_BYTES_ALWAYS = 1 << 20
 
 
 class Spare:
@@ -34,6 +38,8 @@ class Spare:
             self.is_new = False
             if sum(tensor.nbytes for tensor in tensors) <= _MOST_BYTES:
                 copied = range(len(tensors))
+        elif copied and sum(tensors[i].nbytes for i in copied) > _MOST_BYTES_ALWAYS:
+            copied = ()
         return [
             (tensor, _writes(tensor), _once(tensor).clone() if i in copied else None,
              tensor.grad_fn if tensor.requires_grad else None, tensor.requires_grad)

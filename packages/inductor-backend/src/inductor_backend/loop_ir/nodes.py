@@ -144,7 +144,8 @@ class ExternNode:
     """A call of an ATen operator. args and kwargs: constants, sizes, `Strided`, and lists of them.
     outputs: buffers it makes (None: not used). unpack: the operator returns a tuple. sequential: it has a
     side effect (random numbers), so its order among such nodes is kept. fallback: it has no lowering.
-    post: an activation applied to the result; residual: a tensor added after it (our own products only)."""
+    post: an activation applied to the result; residual: a tensor added after it (our own products only).
+    in_place: the input that it writes to, whose memory its output shares."""
 
     name: str
     target: Any
@@ -158,10 +159,11 @@ class ExternNode:
     after: tuple[str, ...] = ()
     post: str = "none"
     residual: Strided | None = None
+    in_place: str | None = None
 
     @property
     def writes(self) -> tuple[str, ...]:
-        return tuple(name for name in self.outputs if name is not None)
+        return tuple(name for name in (*self.outputs, self.in_place) if name is not None)
 
     def tensors(self) -> Iterator[Strided]:
         stack: list[Any] = [*self.args, *self.kwargs.values(), self.residual]

@@ -15,22 +15,22 @@ from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.registry import Lowering
 
 
-def _argument(ctx: Lowering, value: Any, node: Any) -> Any:
+def argument(ctx: Lowering, value: Any, node: Any) -> Any:
     """Tensors as strided views with eager's strides; everything else as it is."""
     if isinstance(value, Ref):
         wanted = ctx.sizes.exprs(node.meta["val"].stride()) if isinstance(node, torch.fx.Node) else None
         return ctx.strided(value, wanted)
     if isinstance(value, (list, tuple)):
         nodes = node if isinstance(node, (list, tuple)) else [None] * len(value)
-        return [_argument(ctx, item, inner) for item, inner in zip(value, nodes, strict=True)]
+        return [argument(ctx, item, inner) for item, inner in zip(value, nodes, strict=True)]
     return value
 
 
 def call_fallback(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The operator itself on materialised operands."""
     nodes = [*ctx.node.args, *[None] * len(args)]
-    made = [_argument(ctx, value, node) for value, node in zip(args, nodes, strict=False)]
-    named = {name: _argument(ctx, value, ctx.node.kwargs.get(name)) for name, value in kwargs.items()}
+    made = [argument(ctx, value, node) for value, node in zip(args, nodes, strict=False)]
+    named = {name: argument(ctx, value, ctx.node.kwargs.get(name)) for name, value in kwargs.items()}
     sequential = torch.Tag.nondeterministic_seeded in target.tags
     used = ctx.used_outputs() if isinstance(ctx.node.meta["val"], (tuple, list)) else None
     if used is not None and isinstance(ctx.node.meta["val"], list):

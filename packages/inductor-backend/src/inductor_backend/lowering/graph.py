@@ -21,6 +21,7 @@ from inductor_backend.loop_ir.values import cast
 from inductor_backend.loop_ir.views import Ref, broadcast
 from inductor_backend.lowering.cat_chains import find_chains
 from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, same_strides
 from inductor_backend.size_vars import SizeVars
 from tracer_core.plugin_api import BackendError, CompileSpec
@@ -35,6 +36,7 @@ class GraphLowering:
         self.ctx = Lowering(self.program, sizes)
         self.env: dict[torch.fx.Node, Any] = {}
         self.mutated: set[str] = set()
+        self.in_place = in_place_writes(gm.graph)
 
     def run(self) -> Program:
         """Lowers every node. Raises BackendError naming the operator and the user's line."""
@@ -112,7 +114,9 @@ class GraphLowering:
         args = [self.value_of(argument) for argument in node.args]
         kwargs = {name: self.value_of(argument) for name, argument in node.kwargs.items()}
         lowering = LOWERINGS.get(node.target)
-        if lowering is not None:
+        if node in self.in_place:
+            self.env[node] = write_in_place(self.ctx, self.env[self.in_place[node]], args[0], args, kwargs)
+        elif lowering is not None:
             self.env[node] = lowering(self.ctx, *args, **kwargs)
         elif node.target in FALLBACKS:
             self.env[node] = call_fallback(self.ctx, node.target, args, kwargs)
@@ -129,6 +133,9 @@ class GraphLowering:
         target, source = self.env[node.args[0]], self.value_of(node.args[1])  # type: ignore[index]
         if not isinstance(target, Ref) or target.buffer.kind is not BufferKind.INPUT or not target.is_whole:
             raise unsupported("lower", "copy_ to something that is not an input", node)
+        if node.args[1] in self.in_place:
+            self.mutated.add(target.buffer.name)
+            return target
         index = variables(target.sizes)
         if isinstance(source, Ref):
             if source.buffer is target.buffer and not source.is_whole:

@@ -90,7 +90,8 @@ class Lowering:
 
     # making buffers and nodes --------------------------------------------------------------------
 
-    def _name(self, prefix: str) -> str:
+    def new_name(self, prefix: str) -> str:
+        """A name that nothing in the program has."""
         self._count += 1
         return f"{prefix}{self._count - 1}"
 
@@ -106,7 +107,7 @@ class Lowering:
         layout = Layout(
             tuple(sizes), tuple(strides) if strides is not None else contiguous_strides(sizes), offset
         )
-        made = Buffer(self._name("buf"), dtype, layout, kind)
+        made = Buffer(self.new_name("buf"), dtype, layout, kind)
         self.program.buffers[made.name] = made
         return made
 
@@ -119,7 +120,7 @@ class Lowering:
         after: tuple[str, ...] = (),
     ) -> LoopNode:
         node = LoopNode(
-            self._name("op"), tuple(sizes), tuple(reduced), tuple(stores), self.origin(label), after
+            self.new_name("op"), tuple(sizes), tuple(reduced), tuple(stores), self.origin(label), after
         )
         self.program.nodes.append(node)
         return node
@@ -213,7 +214,13 @@ class Lowering:
         self, ref: Ref, strides: Sequence[Expr] | None = None, label: str = "copy", exactly: bool = False
     ) -> Ref:
         """The view's elements in a buffer of its own (remembered: the same copy is made once)."""
-        key = (ref.buffer.name, ref.sizes, ref.index, tuple(strides) if strides is not None else None, exactly)
+        key = (
+            ref.buffer.name,
+            ref.sizes,
+            ref.index,
+            tuple(strides) if strides is not None else None,
+            exactly,
+        )
         if key not in self._copies:
             self._copies[key] = self.pointwise(ref.at, ref.sizes, ref.dtype, strides, label, exactly)
         return self._copies[key]
@@ -250,7 +257,7 @@ class Lowering:
             for k, m in enumerate(metas)
         ]
         node = ExternNode(
-            self._name("op"),
+            self.new_name("op"),
             target,
             tuple(args),
             dict(kwargs or {}),

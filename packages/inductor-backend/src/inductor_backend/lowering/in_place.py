@@ -1,0 +1,89 @@
+"""Writes at indices straight into an input, in place of a whole new tensor that is then copied back.
+
+In: a functional graph in which ``copy_(input, index_copy(input, ...))`` stands for what the program wrote in place: a
+key-value cache gets one row a step. Out: the writing nodes and the inputs they may write to; extern nodes that do.
+What always holds: nobody reads the input's old values beside the first writer, so it may be gone once that ran; whoever
+reads the result reads the input's memory, and an output never shares it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode
+from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.fallback import argument
+from inductor_backend.lowering.registry import Lowering, aten
+
+#: Operator -> the one that writes into its first operand.
+IN_PLACE: dict[Any, Any] = {
+    aten.index_copy.default: aten.index_copy_.default,
+    aten.index_put.default: aten.index_put_.default,
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_fill.int_Scalar: aten.index_fill_.int_Scalar,
+    aten.index_fill.int_Tensor: aten.index_fill_.int_Tensor,
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter.value: aten.scatter_.value,
+    aten.scatter_add.default: aten.scatter_add_.default,
+}
+
+
+def in_place_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
+    """Node -> the placeholder that it may write to."""
+    found: dict[torch.fx.Node, torch.fx.Node] = {}
+    for write in graph.find_nodes(op="call_function", target=aten.copy_.default):
+        target, last = write.args[0], write.args[1]
+        if not isinstance(target, torch.fx.Node) or target.op != "placeholder":
+            continue
+        chain, reader, node = [], write, last
+        while isinstance(node, torch.fx.Node) and node is not target and _writes(node, reader, last):
+            chain.append(node)
+            reader, node = node, node.args[0]
+        if chain and node is target and _readers(target) == {chain[-1], write} and _alike(target, chain):
+            found.update(dict.fromkeys(chain, target))
+    return found
+
+
+def _writes(node: torch.fx.Node, reader: torch.fx.Node, last: Any) -> bool:
+    """Whether a node writes at indices, and its result is either the last one or read by the next writer only."""
+    return node.target in IN_PLACE and (node is last or set(node.users) == {reader})
+
+
+def _readers(node: torch.fx.Node) -> set[torch.fx.Node]:
+    return {user for user in node.users if user.target is not aten.sym_size.int}
+
+
+def _alike(target: torch.fx.Node, chain: list[torch.fx.Node]) -> bool:
+    """Whether the writers take the input as it is: its dtype, no two elements of it in one place, and only once."""
+    value = target.meta["val"]
+    return all(
+        node.meta["val"].dtype == value.dtype and list(node.all_input_nodes).count(target) <= 1
+        for node in chain
+    ) and not any(isinstance(step, int) and step == 0 for step in value.stride())
+
+
+def write_in_place(ctx: Lowering, target: Ref, written: Ref, args: Any, kwargs: dict[str, Any]) -> Ref:
+    """target: the input. written: what the node reads in its place (the input, or the writer before it)."""
+    node = ctx.node
+    nodes = [*node.args, *[None] * len(args)]
+    made = [argument(ctx, value, n) for value, n in list(zip(args, nodes, strict=False))[1:]]
+    named = {name: argument(ctx, value, node.kwargs.get(name)) for name, value in kwargs.items()}
+    own = target.buffer
+    result = Buffer(ctx.new_name("buf"), own.dtype, own.layout, BufferKind.INPUT)
+    ctx.program.buffers[result.name] = result
+    ctx.program.nodes.append(
+        ExternNode(
+            ctx.new_name("op"),
+            IN_PLACE[node.target],
+            (ctx.strided(written), *made),
+            named,
+            (result.name,),
+            False,
+            ctx.origin(),
+            fallback=True,
+            in_place=own.name,
+        )
+    )
+    return Ref.of(result)
