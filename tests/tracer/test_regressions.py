@@ -632,3 +632,15 @@ def test_which_error_a_graph_raises_after_a_write_317781():
 
     wide = torch.ones(3)[None].expand(2, 3)
     same(f, (X.double(), wide, torch.ones(3, 3)), (X, torch.ones(2, 3), torch.ones(3, 3)), breaks=None)
+
+
+def test_keywords_of_a_call_that_a_refused_argument_breaks():
+    """The argument is looked at when the call takes it from the stack: the call's keywords must not be lost."""
+    sparse = torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1, 2), (3, 2))
+
+    def program(x, g, rate):
+        y = x.clone()
+        y.add_(g, alpha=-rate)
+        return y * 2
+
+    same(program, (torch.ones(3, 2), sparse, 0.5), (torch.ones(3, 2), sparse, 0.25), kinds=("tensor_subclass",))

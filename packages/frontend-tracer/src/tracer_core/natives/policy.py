@@ -81,6 +81,7 @@ _INLINE_MODULES = frozenset(
         "torch.autograd.grad_mode",
         "torch.autograd.anomaly_mode",
         "torch.amp.autocast_mode",
+        "torch.amp.grad_scaler",
         "torch._functorch.apis",
         "torch._functorch.functional_call",
         "tracer_core.markers",

@@ -149,6 +149,17 @@ class WhileCall(Target):
         return tuple(v.clone() if any(v is s for s in started) else v for v in carried)
 
 
+@dataclass(eq=False)
+class HookCall(Target):
+    """``tensor.register_hook`` of a graph of (outer..., gradient) that gives another gradient."""
+
+    graph: torch.fx.GraphModule
+    title = "register_hook"
+
+    def __call__(self, tensor: torch.Tensor, *outer: Any) -> None:
+        tensor.register_hook(lambda gradient: self.graph(*outer, gradient)[0])
+
+
 class Tensor:
     """Marks a tensor's place among leaves."""
 

@@ -464,7 +464,7 @@ class _Mode(TorchFunctionMode):
 #: Arguments that are numbers to every operator: it reads them if they are tensors.
 _NUMBERS = frozenset({"alpha", "value"})
 #: Functions that return nothing but must stay in the graph.
-_EFFECT_ONLY = frozenset({"_assert", "_assert_async", "_check"})
+_EFFECT_ONLY = frozenset({"register_hook", "_assert", "_assert_async", "_check"})
 
 
 def _writes_unseen(func: Any) -> bool:

@@ -17,10 +17,11 @@ def kw_names(m: Machine, f: Frame, arg: tuple[str, ...]) -> None:
 
 @opcode("CALL")
 def call(m: Machine, f: Frame, arg: int) -> None:
-    names, f.kw_names = f.kw_names, ()
-    values = m.pop_n(f, arg)
+    names = f.kw_names
+    values = m.pop_n(f, arg)  # may end the graph before the call, whose names are then still wanted
     second = m.pop(f)
     first = m.pop(f)
+    f.kw_names = ()
     if first is NULL:
         function = second
     else:

@@ -24,6 +24,7 @@ from tracer_core.recorder.nodes import (
     CheckpointCall,
     CondCall,
     FunctionCall,
+    HookCall,
     TransformCall,
     WhileCall,
 )
@@ -122,6 +123,36 @@ def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tracer.native_reads(*rest, *kwargs.values())
     with _Fakes(tracer.recorder):
         return tracer.recorder.call(FunctionCall(cls), tuple(rest), kwargs)
+
+
+# -- hooks on tensors --
+
+
+@_node(torch.Tensor.register_hook)
+def register_hook(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """A hook that gives another gradient, on a tensor of the graph: a node, which a backward in the graph runs."""
+    tensor, function = args[0], args[1] if len(args) > 1 else kwargs["hook"]
+    if torch_private.transforms_active() or not torch_private.is_fake(tensor) or not tensor.requires_grad:
+        tracer.break_graph("autograd_in_graph", "a hook is put on a tensor that existed before")
+    frame = tracer.frames[-1]
+    if frame.code.names[frame.ip] != "POP_TOP":
+        tracer.break_graph("autograd_in_graph", "the handle of a hook on a tensor is kept")
+    region = _region(tracer, "a hook of a tensor")
+    grad = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)  # as a backward runs it, unless it makes a graph itself
+    try:
+        with tracer.recorder.fakes.mode:
+            gradient = torch.empty_like(tensor)
+        region.operand(gradient)
+        graph, outer, flat, _ = _traced(tracer, region, function, [gradient], {})
+    finally:
+        torch._C._set_grad_enabled(grad)
+    if any(node.meta.get("writes") for node in graph.graph.nodes):
+        tracer.break_graph("autograd_in_graph", "a hook of a tensor writes to a tensor")
+    if len(flat) != 1 or not (flat[0] is None or isinstance(flat[0], torch.Tensor)):
+        tracer.break_graph("autograd_in_graph", "a hook of a tensor gives what is no tensor")
+    if flat[0] is not None:
+        tracer.recorder.run(HookCall(graph), (tensor, *outer), {})
 
 
 # -- checkpoint --

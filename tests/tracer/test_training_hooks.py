@@ -1,0 +1,302 @@
+"""Hooks that see gradients: on tensors of the graph, on parameters, on modules, on optimizers, on their nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from tests.tracer.training import Side, X, Y, mlp, trained
+
+CALLS = ((X, Y),) * 3
+
+
+def _trained(forward: Any, **expected: Any) -> Any:
+    """forward(model, x) -> logits, inside a whole step."""
+
+    def make() -> Side:
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(forward(model, x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return Side(step, [model, optimizer])
+
+    return trained(make, *CALLS, **expected)
+
+
+def _hooked(hook: Any) -> Any:
+    def forward(model: Any, x: Any) -> Any:
+        hidden = model[0](x)
+        hidden.register_hook(hook)
+        return model[2](hidden.tanh())
+
+    return forward
+
+
+def _two_hooks(model: Any, x: Any) -> Any:
+    hidden = model[0](x)
+    hidden.register_hook(lambda g: g * 2)
+    hidden.register_hook(lambda g: g + 0.01)
+    return model[2](hidden.tanh())
+
+
+def _of_activation(model: Any, x: Any) -> Any:
+    hidden = model[0](x)
+    mask = (hidden > 0).float()
+    hidden.register_hook(lambda g: g * mask)
+    return model[2](hidden)
+
+
+def _of_parameter_values(model: Any, x: Any) -> Any:
+    hidden = model[0](x)
+    hidden.register_hook(lambda g: g + model[0].bias.detach() * 0.1)
+    return model[2](hidden)
+
+
+CAPTURED = {
+    "scaled": _hooked(lambda g: g * 0.5),
+    "reversed_gradient": _hooked(lambda g: -g),
+    "clamped": _hooked(lambda g: g.clamp(-0.01, 0.01)),
+    "normalised": _hooked(lambda g: g / (g.norm() + 1e-6)),
+    "nothing": _hooked(lambda g: None),
+    "two_hooks": _two_hooks,
+    "with_an_activation": _of_activation,
+    "with_a_parameter": _of_parameter_values,
+}
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_hook_on_an_intermediate(name: str) -> None:
+    _trained(CAPTURED[name], graphs=2)
+
+
+def test_hook_that_keeps_the_gradient() -> None:
+    kept: list[Any] = []
+    _trained(_hooked(lambda g: kept.append(g.clone())), breaks=None)
+    assert len(kept) == 6
+    assert torch.equal(kept[0], kept[1])
+
+
+def test_hook_that_writes_to_a_tensor() -> None:
+    total = torch.zeros(8)
+    _trained(_hooked(lambda g: total.add_(g.sum(0)) and None), breaks=None)
+
+
+def test_handle_removed() -> None:
+    def forward(model: Any, x: Any) -> Any:
+        hidden = model[0](x)
+        handle = hidden.register_hook(lambda g: g * 100)
+        handle.remove()
+        return model[2](hidden)
+
+    _trained(forward, breaks=None)
+
+
+def test_handle_returned() -> None:
+    def make() -> Side:
+        model = mlp()
+
+        def step(x: Any, y: Any) -> Any:
+            hidden = model[0](x)
+            handle = hidden.register_hook(lambda g: g * 2)
+            F.cross_entropy(model[2](hidden), y).backward()
+            return type(handle).__name__
+
+        return Side(step, model)
+
+    trained(make, *CALLS, breaks=None)
+
+
+def test_hook_runs_when_backward_is_called_outside() -> None:
+    def make() -> Side:
+        model = mlp()
+        forward = _hooked(lambda g: g * 3)
+
+        def step(x: Any, y: Any) -> Any:
+            return F.cross_entropy(forward(model, x), y)
+
+        return Side(step, model)
+
+    def use(side: Side) -> Any:
+        step = side.step
+        side.step = lambda x, y: step(x, y)
+        return side
+
+    plain, target = make(), use(make())
+    import tracer_core
+
+    compiled = tracer_core.compile(target.step, backend="eager")
+    for _ in range(2):
+        plain.step(X, Y).backward()
+        compiled(X, Y).backward()
+        for one, other in zip(plain.watched.parameters(), target.watched.parameters(), strict=True):
+            assert torch.equal(one.grad, other.grad)
+
+
+def _set_up(prepare: Any) -> Any:
+    """prepare(model, optimizer, log) once, before anything is compiled."""
+
+    def make() -> Side:
+        model, log = mlp(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        kept = prepare(model, optimizer, log)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        side = Side(step, [model, optimizer, log])
+        side.kept = kept  # type: ignore[attr-defined]
+        return side
+
+    return make
+
+
+def _node_hook(model: Any, optimizer: Any, log: list[Any]) -> Any:
+    weight = model[0].weight
+    node = weight.expand_as(weight).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *grads: log.append(weight.grad.sum().item()))
+    return node
+
+
+PREPARED = {
+    "tensor_hook": lambda m, o, log: m[0].weight.register_hook(lambda g: g * 2),
+    "tensor_hook_that_logs": lambda m, o, log: m[0].weight.register_hook(lambda g: log.append(g.norm().item())),
+    "post_accumulate": lambda m, o, log: m[0].weight.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(2)),
+    "gradient_accumulator_held": _node_hook,
+    "full_backward_hook": lambda m, o, log: m[0].register_full_backward_hook(lambda mod, gi, go: (gi[0],)),
+    "full_backward_pre_hook": lambda m, o, log: m[2].register_full_backward_pre_hook(lambda mod, go: (go[0] * 2,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_hook_from_before(name: str) -> None:
+    """Somebody else waits for gradients: backward() runs for real."""
+    counter = trained(_set_up(PREPARED[name]), *CALLS, breaks=None)
+    assert "autograd_in_graph" in {kind for kind, _, _ in counter.breaks}
+
+
+def test_step_in_backward() -> None:
+    """Each parameter has an optimizer of its own, which steps as soon as its gradient is there."""
+
+    def prepare(model: Any, optimizer: Any, log: list[Any]) -> Any:
+        optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+        def hook(p: Any) -> None:
+            optimizers[p].step()
+            optimizers[p].zero_grad()
+
+        for p in model.parameters():
+            p.register_post_accumulate_grad_hook(hook)
+        return optimizers
+
+    trained(_set_up(prepare), *CALLS, breaks=None)
+
+
+def test_hook_registered_after_the_first_call() -> None:
+    def make() -> Side:
+        side = _set_up(lambda m, o, log: None)()
+        model = side.watched[0]
+        side.changes = {2: lambda: model[0].weight.register_hook(lambda g: g * 2)}
+        return side
+
+    trained(make, *CALLS, (X, Y), breaks=None)
+
+
+def test_accumulator_of_an_earlier_loss_is_not_held() -> None:
+    """A loss that still lives keeps the accumulators too; that must not end the graph."""
+
+    def make() -> Side:
+        side = _set_up(lambda m, o, log: None)()
+        losses: list[Any] = []
+        step = side.step
+
+        def keeping(x: Any, y: Any) -> Any:
+            loss = step(x, y)
+            losses.append(loss)
+            return loss
+
+        side.step = keeping
+        return side
+
+    trained(make, *CALLS, graphs=2)
+
+
+OPTIMIZER_HOOKS = {
+    "step_pre_hook": lambda o, log: o.register_step_pre_hook(lambda opt, args, kwargs: log.append("pre")),
+    "step_post_hook": lambda o, log: o.register_step_post_hook(lambda opt, args, kwargs: log.append(len(opt.state))),
+    "pre_hook_that_changes_gradients": lambda o, log: o.register_step_pre_hook(
+        lambda opt, args, kwargs: [p.grad.mul_(2) for g in opt.param_groups for p in g["params"]] and None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIMIZER_HOOKS)
+def test_optimizer_hook(name: str) -> None:
+    trained(_set_up(lambda m, o, log: OPTIMIZER_HOOKS[name](o, log)), *CALLS, graphs=2)
+
+
+def test_module_forward_hook_that_puts_a_hook_on_its_output() -> None:
+    def prepare(model: Any, optimizer: Any, log: list[Any]) -> Any:
+        return model[0].register_forward_hook(lambda mod, args, out: out.register_hook(lambda g: g * 0.5) and None)
+
+    trained(_set_up(prepare), *CALLS, breaks=None)
+
+
+class Reverse(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return -g
+
+
+class KeptOperand(torch.autograd.Function):
+    """Its gradient is a tensor that it keeps: an accumulator must copy it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, w: Any) -> Any:
+        ctx.save_for_backward(x)
+        return x * w
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return None, x
+
+
+def test_function_of_the_programs_own() -> None:
+    _trained(lambda model, x: model[2](Reverse.apply(model[0](x)).tanh()), graphs=2)
+
+
+def test_function_whose_gradient_is_a_tensor_that_it_keeps() -> None:
+    def make() -> Side:
+        weight = nn.Parameter(torch.ones(6, 4))
+
+        def step(x: Any) -> Any:
+            for _ in range(2):
+                KeptOperand.apply(x, weight).sum().backward()
+            return x * 1
+
+        return Side(step, [weight])
+
+    trained(make, (X,), (X,), (X,), graphs=2)
+
+
+def test_checkpoint_inside_a_step() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    _trained(lambda model, x: model[2](checkpoint(lambda v: model[0](v).tanh(), x, use_reentrant=False)), graphs=2)
