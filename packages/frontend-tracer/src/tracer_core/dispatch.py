@@ -20,7 +20,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.joint import calls_autograd
-from tracer_core.aten.lower import Lowered, Request, lower
+from tracer_core.aten.lower import Lowered, Request, lower, role_of
 from tracer_core.aten.outputs import OutputPlan, output_requires_grad
 from tracer_core.aten.static import PerSize, has_symbols
 from tracer_core.aten.support import backend_runner
@@ -166,7 +166,7 @@ def compile_torch_graph(
     config = build_config(backend=backend, mode=mode, options=options)
     needs_grad = torch.is_grad_enabled() and output_requires_grad(gm, inputs)
     specs = tuple(
-        InputSpec(node.name, Role.USER_INPUT if isinstance(value, torch.Tensor) else Role.SIZE, node.name)
+        InputSpec(node.name, role_of(value), node.name)
         for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True)
     )
     return compile_graph(CapturedGraph(gm, specs, tuple(inputs), needs_grad, name), config)

@@ -85,12 +85,14 @@ Lazy = str | Callable[..., Any]
 
 
 class Role(enum.Enum):
-    """What an input of a graph is to the program it was captured from."""
+    """What an input of a graph is to the program it was captured from. SIZE: an int, whose symbol a SizeSpec
+    names. NUMBER: a float; its placeholder's value is a SymFloat."""
 
     USER_INPUT = "user_input"
     PARAMETER = "parameter"
     BUFFER = "buffer"
     SIZE = "size"
+    NUMBER = "number"
     RNG_STATE = "rng_state"
     SAVED_ACTIVATION = "saved_activation"
 
@@ -212,7 +214,9 @@ class Backend:
     decompositions: ``() -> {OpOverload: function}``, added to the core's. keep_ops: names of operators
     never decomposed (``"aten.gelu.default"``). training: which graphs it takes when gradients
     are needed. params: ``"inputs"`` or, by a user's option only, ``"constants"``. modes: mode name ->
-    what it means here. shapes: ``"static"`` or ``"symbolic"``. devices: device types it runs on.
+    what it means here. shapes: ``"static"`` or ``"symbolic"``. numbers: ``"inputs"``: numbers
+    of the program that change from call to call are inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they
+    always are), ``"constants"``: they are guarded by value. devices: device types it runs on.
     supports: ``(node) -> None | reason``; nodes with a reason run eagerly and the core says so once.
     options: a frozen dataclass of documented fields. available: ``() -> None | reason``, cheap.
     check: ``(options, mode) -> None``, called by ``compile()``; raises BackendError where a
@@ -230,6 +234,7 @@ class Backend:
     params: str = "inputs"
     modes: Mapping[str, str] = field(default_factory=lambda: DEFAULT_MODES)
     shapes: str = "static"
+    numbers: str = "constants"
     devices: frozenset[str] = frozenset({"cpu"})
     supports: Lazy | None = None
     options: str | type | None = None
@@ -246,6 +251,8 @@ class Backend:
             raise ValueError(f"backend {self.name!r}: ir={self.ir!r}; one of 'torch', 'aten', 'core_aten'")
         if self.shapes not in ("static", "symbolic"):
             raise ValueError(f"backend {self.name!r}: shapes={self.shapes!r}; 'static' or 'symbolic'")
+        if self.numbers not in ("inputs", "constants"):
+            raise ValueError(f"backend {self.name!r}: numbers={self.numbers!r}; 'inputs' or 'constants'")
         if self.params not in ("inputs", "constants"):
             raise ValueError(f"backend {self.name!r}: params={self.params!r}; 'inputs' or 'constants'")
 

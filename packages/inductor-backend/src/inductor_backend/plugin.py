@@ -17,6 +17,7 @@ BACKEND = Backend(
     ir="aten",
     decompositions="inductor_backend.decompositions:decompositions",
     shapes="symbolic",
+    numbers="inputs",
     devices=frozenset({"cpu"}),
     modes=MappingProxyType({"default": "fused kernels, operators as PyTorch has them"}),
     options="inductor_backend.options:InductorOptions",

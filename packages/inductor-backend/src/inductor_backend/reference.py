@@ -7,6 +7,7 @@ inlining, fusion and row buffers are proved by comparing with it before any kern
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -311,6 +312,9 @@ def execute(
     for name, value in (*zip(program.inputs, inputs, strict=True), *program.constants.items()):
         if isinstance(value, torch.Tensor) and name in program.buffers:
             memory.put(name, value)
+    names = {**dict(zip(program.inputs, inputs, strict=True)), **sizes, "math": math}
+    for text, name in program.numbers.items():
+        memory.put(name, torch.tensor(eval(text, {}, names), dtype=torch.float64))
     if plan is None:
         for node in program.nodes:
             run_extern(memory, node) if isinstance(node, ExternNode) else run_node(memory, node)

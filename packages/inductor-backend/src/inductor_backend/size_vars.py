@@ -26,10 +26,10 @@ class SizeVars:
 
     @staticmethod
     def expr(size: Any) -> Expr:
-        """An int or SymInt as an expression."""
+        """An int, a SymInt or an expression as an expression."""
         if isinstance(size, torch.SymInt):
             return simplify(size.node.expr)
-        return int(size)
+        return simplify(size) if hasattr(size, "free_symbols") else int(size)
 
     def exprs(self, sizes: Sequence[Any]) -> tuple[Expr, ...]:
         return tuple(self.expr(size) for size in sizes)
@@ -43,6 +43,17 @@ class SizeVars:
         }
         result = expr.subs(values)
         return int(result) if result.is_Integer else default
+
+    def is_positive(self, expr: Expr) -> bool:
+        """Whether an expression is known to be at least 1 for every size in range."""
+        if isinstance(expr, int):
+            return expr > 0
+        if expr.is_Symbol:
+            spec = self.specs.get(expr.name)
+            return spec is not None and spec.lower >= 1
+        if expr.is_Number:
+            return bool(expr >= 1)
+        return isinstance(expr, sympy.Mul) and all(map(self.is_positive, expr.args))
 
     def upper(self, expr: Expr) -> int | None:
         """An upper bound that holds for every size in range, None where there is none."""

@@ -122,9 +122,15 @@ def default_specs(gm: torch.fx.GraphModule) -> tuple[InputSpec, ...]:
     """An InputSpec for each placeholder: sizes for SymInts, else user inputs."""
     specs = []
     for node in gm.graph.find_nodes(op="placeholder"):
-        size = isinstance(node.meta.get("val"), (int, torch.SymInt))
-        specs.append(InputSpec(node.name, Role.SIZE if size else Role.USER_INPUT, node.name))
+        specs.append(InputSpec(node.name, role_of(node.meta.get("val")), node.name))
     return tuple(specs)
+
+
+def role_of(value: Any) -> Role:
+    """What an input is of which nothing but its (fake) value is known."""
+    if isinstance(value, (int, torch.SymInt)):
+        return Role.SIZE
+    return Role.NUMBER if isinstance(value, (float, torch.SymFloat)) else Role.USER_INPUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +374,7 @@ class Lowering:
             return self._node(node)
         except torch_private.fake_failures():
             raise
-        except RuntimeError as error:
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
             first = str(error).splitlines()[0] if str(error) else ""
             raise LoweringUnsupported(
                 f"{node.target} fails on functional values: {first}", self.recorder.frame

@@ -45,21 +45,21 @@ def free_symbols(value: Any) -> set[sympy.Symbol]:
     return {symbol for part in parts if isinstance(part, SYM_TYPES) for symbol in part.node.expr.free_symbols}
 
 
-def hint_of(value: Any) -> int:
-    """The value that a size had in the captured call."""
-    if isinstance(value, torch.SymInt):
-        return int(value.node.hint)
-    return int(value)
+def hint_of(value: Any) -> Any:
+    """The value that a size (or a number) had in the captured call."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        value = value.node.hint
+    return value if isinstance(value, float) else int(value)
 
 
 @dataclass(frozen=True, slots=True)
 class SizeOrigin:
-    """Where a symbol is read: dimension `dim` of input `index`, or the input itself (dim None)."""
+    """Where a symbol is read: dimension `dim` of input `index`, or the input itself (dim None), which may be a float."""
 
     index: int
     dim: int | None
-    hint: int
-    symint: torch.SymInt
+    hint: int | float
+    symint: torch.SymInt | torch.SymFloat
 
 
 def size_origins(inputs: Sequence[Any]) -> dict[sympy.Symbol, SizeOrigin]:
@@ -68,7 +68,7 @@ def size_origins(inputs: Sequence[Any]) -> dict[sympy.Symbol, SizeOrigin]:
     found: dict[sympy.Symbol, SizeOrigin] = {}
 
     def visit(value: Any, index: int, dim: int | None) -> None:
-        if isinstance(value, torch.SymInt) and isinstance(value.node.expr, sympy.Symbol):
+        if isinstance(value, (torch.SymInt, torch.SymFloat)) and isinstance(value.node.expr, sympy.Symbol):
             found.setdefault(value.node.expr, SizeOrigin(index, dim, hint_of(value), value))
 
     for index, value in enumerate(inputs):
@@ -81,11 +81,13 @@ def size_origins(inputs: Sequence[Any]) -> dict[sympy.Symbol, SizeOrigin]:
 
 
 def size_specs(origins: dict[sympy.Symbol, SizeOrigin]) -> tuple[SizeSpec, ...]:
-    """One SizeSpec a symbol, with its range from the ShapeEnv."""
+    """One SizeSpec a symbol of an int, with its range from the ShapeEnv."""
     specs = []
     for symbol, origin in origins.items():
+        if isinstance(origin.symint, torch.SymFloat):
+            continue
         lower, upper = torch_private.symbol_range(origin.symint)
-        specs.append(SizeSpec(str(symbol), origin.index, origin.dim, lower, upper, origin.hint))
+        specs.append(SizeSpec(str(symbol), origin.index, origin.dim, lower, upper, int(origin.hint)))
     return tuple(specs)
 
 

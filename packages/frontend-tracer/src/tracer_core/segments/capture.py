@@ -16,9 +16,11 @@ from typing import Any
 import torch
 
 from tracer_core import dispatch, events, torch_private
+from tracer_core.aten.static import has_symbols
 from tracer_core.bridges import TorchStyle
 from tracer_core.captured import CapturedGraph
 from tracer_core.effects import Gradient
+from tracer_core.errors import BackendError
 from tracer_core.guards.failure import Failure
 from tracer_core.guards.guard import Guard, GuardKind
 from tracer_core.guards.stamp import Stamps
@@ -103,6 +105,14 @@ class Abandoned(Exception):
     """Nothing can be captured here; the activation has to run natively. The text says why."""
 
 
+class _Refused(Exception):
+    """The backend failed on a graph with symbols. what: "numbers" of the program, or "sizes"."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
 StartFrames = Callable[[Tracer], list[Frame]]
 
 
@@ -122,13 +132,16 @@ def capture(
     forced: dict[int, tuple[str, str, str]] = {}
     unbuildable: set[type] = set()
     settings = torch_private.torch_state()
+    refused = {what for what in ("numbers", "sizes") if f"refused {what}" in seen}
     for _ in range(_MAX_RESTARTS):
         at_torch_level = config.backend.ir == "torch"
         shapes = ShapePolicy(
-            config.dynamic,
+            False if "sizes" in refused else config.dynamic,
             seen,
             config.backend.shapes == "symbolic" or at_torch_level,
-            at_torch_level and not isinstance(config.backend.compile, TorchStyle),
+            (at_torch_level or config.backend.numbers == "inputs")
+            and not isinstance(config.backend.compile, TorchStyle)
+            and not refused,
         )
         shapes.look(list(state))
         tracer = Tracer(shapes, forced, unbuildable, natives)
@@ -140,6 +153,9 @@ def capture(
             if error.kind in unbuildable:
                 raise Abandoned(f"a value cannot be made again: {error}") from error
             unbuildable.add(error.kind)  # the next attempt breaks where the first of its type appears
+        except _Refused as error:
+            refused.add(error.what)  # the next attempt, and later ones of this place, guard them by value
+            seen[f"refused {error.what}"] = []
         finally:
             tracer.forget()
     raise Abandoned("the trace was restarted too often")
@@ -367,8 +383,17 @@ class _Generator:
         needs_grad = torch.is_grad_enabled() and self._carries_gradients()
         specs = tuple(_input_spec(source, tensor, node) for source, tensor, node in recorder.inputs)
         captured = CapturedGraph(gm, specs, tuple(t for _, t, _ in recorder.inputs), needs_grad, self.name)
+        try:
+            runner = dispatch.compile_graph(captured, self.config)
+        except BackendError as error:
+            numbers = any(isinstance(value, (int, float)) for value in captured.real_inputs)
+            if self.config.backend.ir == "torch" or not (numbers or has_symbols(gm)):
+                raise
+            what = "numbers" if numbers else "sizes"
+            logger().warning("%s: %s are taken as constants, because %s", self.name, what, error)
+            raise _Refused(what) from error
         events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
-        return dispatch.compile_graph(captured, self.config), gm
+        return runner, gm
 
     def _carries_gradients(self) -> bool:
         """Whether gradients may flow into the graph: through an output, or through an input that it wrote to."""
@@ -477,7 +502,7 @@ def _draws(node: torch.fx.Node) -> bool:
 
 def _input_spec(source: Any, tensor: Any, node: torch.fx.Node) -> InputSpec:
     if not isinstance(tensor, torch.Tensor):
-        return InputSpec(node.name, Role.SIZE, source.name)
+        return InputSpec(node.name, Role.NUMBER if isinstance(tensor, float) else Role.SIZE, source.name)
     role = Role.USER_INPUT
     if isinstance(tensor, torch.nn.Parameter):
         role = Role.PARAMETER

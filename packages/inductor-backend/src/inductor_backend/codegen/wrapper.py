@@ -21,6 +21,7 @@ from inductor_backend.errors import unsupported
 from inductor_backend.externs.table import Choice
 from inductor_backend.index_expr import Expr, simplify
 from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Strided
+from inductor_backend.loop_ir.values import Number
 from inductor_backend.lowering.registry import same_strides
 from inductor_backend.schedule.memory_plan import MemoryPlan
 from tracer_core.plugin_api import SizeSpec
@@ -49,6 +50,8 @@ def constant_text(value: Any) -> str:
         return repr(value)
     if isinstance(value, float):
         return repr(value) if value == value and abs(value) != float("inf") else f"float({str(value)!r})"
+    if isinstance(value, Number):
+        return value.text
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return str(value)
     if isinstance(value, torch.device):
@@ -220,6 +223,10 @@ class Wrapper:
                 out.line(f"{spec.symbol} = {name}" + ("" if spec.dim is None else f".shape[{spec.dim}]"))
             for name in self.program.constants:
                 out.line(f"{name} = CONSTANTS[{name!r}]")
+            read = {name for node in self.program.nodes for name in node.reads()}
+            for text, name in self.program.numbers.items():
+                if name in read:
+                    out.line(f"{name} = torch.scalar_tensor({text}, dtype=torch.float64)")
             self._open_arena(out)
             for line in self.body.lines:
                 out.line(line)
@@ -266,6 +273,8 @@ class Wrapper:
     def _example(self, name: str) -> str:
         buffer = self.program.buffers.get(name)
         if buffer is None:
+            if name in self.program.numbers:
+                return "0.5"
             spec = next((s for s in self.specs if self.program.inputs[s.input_index] == name), None)
             return str(spec.hint) if spec is not None and spec.dim is None else "0"
         sizes, strides = tuple_text(buffer.layout.sizes), tuple_text(buffer.layout.strides)
@@ -292,6 +301,8 @@ def _view_text(buffer: Buffer, layout: Layout) -> str:
 
 
 _IMPORTS = """
+import math
+
 import torch
 from torch import as_strided
 from torch import empty_strided as empty

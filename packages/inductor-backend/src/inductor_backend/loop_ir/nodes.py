@@ -187,7 +187,8 @@ class Program:
 
     inputs: one entry a placeholder, a buffer name or, for an int, the sympy symbol it binds (None: not
     used). extends: a buffer -> an earlier version of the same storage that it contains. outputs: buffer
-    names, views of buffers, size expressions or None.
+    names, views of buffers, size expressions or None. numbers: text of a float that the call brings -> the
+    buffer that holds it.
     """
 
     name: str
@@ -197,6 +198,7 @@ class Program:
     outputs: list[str | Strided | Expr | None] = field(default_factory=list)
     output_names: set[str] = field(default_factory=set)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)
     extends: dict[str, str] = field(default_factory=dict)
 
     def with_earlier(self, names: Iterable[str]) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -92,9 +93,22 @@ def _neutral(name: str, args: tuple[Value, ...]) -> Value | None:
     return None
 
 
-def const(value: float | int | bool, dtype: torch.dtype) -> Value:
-    """A constant of the compute dtype of `dtype`."""
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A float that the call brings. text: what computes it in the generated module. buffer: where kernels read it,
+    a float64 without dimensions."""
+
+    text: str
+    buffer: str
+
+
+def const(value: Any, dtype: torch.dtype) -> Value:
+    """A constant of the compute dtype of `dtype`, or a number of the call (`Number`, an expression over sizes)."""
     dtype = compute_dtype(dtype)
+    if isinstance(value, Number):
+        return cast(load(value.buffer, (), torch.float64), dtype)
+    if hasattr(value, "free_symbols"):
+        return cast(make("index", attr=Index(value)), dtype)
     if dtype == torch.bool:
         value = bool(value)
     elif dtype.is_floating_point:

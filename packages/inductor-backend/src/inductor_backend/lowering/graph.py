@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
+from inductor_backend.codegen.cpp.expressions import size_expression
 from inductor_backend.errors import unsupported
 from inductor_backend.externs.fallbacks import FALLBACKS
 from inductor_backend.index_expr import Expr, variables
 from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Store, Strided
-from inductor_backend.loop_ir.values import cast
+from inductor_backend.loop_ir.values import Number, cast
 from inductor_backend.loop_ir.views import Ref, broadcast
 from inductor_backend.lowering.cat_chains import find_chains
 from inductor_backend.lowering.fallback import call_fallback
@@ -25,6 +26,13 @@ from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, same_strides
 from inductor_backend.size_vars import SizeVars
 from tracer_core.plugin_api import BackendError, CompileSpec
+
+#: What a graph does with numbers of the call, by the function's name -> its text.
+NUMBER_TEXTS: dict[str, str] = {
+    "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "truediv": "({} / {})", "pow": "({} ** {})",
+    "neg": "(-{})", "sym_float": "float({})", "sym_max": "max({}, {})", "sym_min": "min({}, {})",
+    "sym_sqrt": "math.sqrt({})",
+}  # fmt: skip
 
 
 class GraphLowering:
@@ -77,6 +85,8 @@ class GraphLowering:
             self.env[node] = Ref.of(self._tensor(name, value))
         elif isinstance(value, (int, torch.SymInt)):
             self.env[node] = self.sizes.expr(value)
+        elif isinstance(value, torch.SymFloat):
+            self.env[node] = self.ctx.number(name)
         else:
             self.env[node] = value
         self.program.inputs.append(name)
@@ -106,6 +116,9 @@ class GraphLowering:
         if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
             self.env[node] = self.sizes.expr(value)
             return
+        if isinstance(value, torch.SymFloat):
+            self.env[node] = self.ctx.number(self.number_text(node))
+            return
         if node.target is aten.copy_.default:
             self.env[node] = self.write_input(node)
             return
@@ -127,6 +140,13 @@ class GraphLowering:
                 "(inductor_backend.externs.fallbacks.FALLBACKS)",
                 node,
             )
+
+    def number_text(self, node: torch.fx.Node) -> str:
+        """Python's own arithmetic on numbers of the call."""
+        template = NUMBER_TEXTS.get(getattr(node.target, "__name__", ""))
+        if template is None:
+            raise unsupported("lower", f"{node.target} on a number that changes", node)
+        return template.format(*map(_number_text, map(self.value_of, node.args)))
 
     def write_input(self, node: torch.fx.Node) -> Ref:
         """``copy_(placeholder, value)``: a store into the input's buffer."""
@@ -206,3 +226,9 @@ class GraphLowering:
                 value = value.select(dim, 0).unsqueeze(dim)
         name = self.ctx.copy(value, strides, "output", exactly=True).buffer.name
         return name if value.sizes == sizes else Strided(name, Layout(sizes, strides))
+
+
+def _number_text(value: Any) -> str:
+    if isinstance(value, Number):
+        return value.text
+    return repr(value) if isinstance(value, (int, float)) else size_expression(value, "python")

@@ -337,7 +337,11 @@ def elu(ctx: Lowering, x: Ref, alpha: Any = 1, scale: Any = 1, input_scale: Any 
 
     def body(at: Any) -> Value:
         value = ctx.element(x, at, dtype)
-        negative = make("mul", make("expm1", _scaled(value, input_scale)), const(alpha * scale, dtype))
+        negative = make(
+            "mul",
+            make("expm1", _scaled(value, input_scale)),
+            const(alpha if scale == 1 else alpha * scale, dtype),
+        )
         return make("where", make("gt", value, const(0, dtype)), _scaled(value, scale), negative)
 
     return ctx.pointwise(body)

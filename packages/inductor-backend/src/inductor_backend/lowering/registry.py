@@ -25,7 +25,7 @@ from inductor_backend.loop_ir.nodes import (
     Store,
     Strided,
 )
-from inductor_backend.loop_ir.values import Value, cast, const, make
+from inductor_backend.loop_ir.values import Number, Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref, broadcast
 from inductor_backend.lowering.cat_chains import Chain
 from inductor_backend.ops import compute_dtype
@@ -271,16 +271,21 @@ class Lowering:
         refs = tuple(Ref.of(buffer) if buffer is not None else None for buffer in buffers)
         return refs if unpack else refs[0]
 
+    def number(self, text: str) -> Number:
+        """A float that the call brings; text: of what computes it."""
+        name = self.program.numbers.setdefault(text, f"number{len(self.program.numbers)}")
+        if name not in self.program.buffers:
+            self.program.buffers[name] = Buffer(name, torch.float64, Layout((), ()), BufferKind.INPUT)
+        return Number(text, name)
+
     # making values -------------------------------------------------------------------------------
 
     def element(self, operand: Any, position: Sequence[Index], dtype: torch.dtype) -> Value:
         """The operand (view, number or size) broadcast at the position, converted to dtype."""
         if isinstance(operand, Ref):
             return cast(operand.at(broadcast(position, operand.sizes)), dtype)
-        if isinstance(operand, (bool, int, float)):
+        if isinstance(operand, (bool, int, float, Number)) or hasattr(operand, "free_symbols"):
             return const(operand, dtype)
-        if hasattr(operand, "free_symbols"):
-            return cast(make("index", attr=Index(operand)), dtype)
         raise unsupported("lower", f"cannot use {operand!r} as an element", self.node)
 
     def common_dtype(self, *operands: Any) -> torch.dtype:
@@ -288,6 +293,8 @@ class Lowering:
         result: Any = None
         for argument in operands:
             fake = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+            if isinstance(fake, (torch.SymInt, torch.SymFloat)):
+                fake = 1 if isinstance(fake, torch.SymInt) else 1.0
             result = (
                 fake
                 if result is None

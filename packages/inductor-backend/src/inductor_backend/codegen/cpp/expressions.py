@@ -168,7 +168,21 @@ def index_text(index: Index, variable: Sequence[str], value: Callable[[Value], s
     return " + ".join(sorted(parts))
 
 
+_CONVERSIONS = {
+    ("ToFloat", "cpp"): "(double)", ("ToFloat", "python"): "float", ("TruncToInt", "cpp"): "(int64_t)",
+    ("TruncToInt", "python"): "int",
+}  # fmt: skip
 _SYMPY_INFIX = {"Add": " + ", "Mul": " * "}
+
+
+def _quotient(numerator: Any, denominator: Any, language: str) -> str:
+    """A division rounded down."""
+    a, b = size_expression(numerator, language), size_expression(denominator, language)
+    if language != "cpp":
+        return f"(({a}) // {b})"
+    if sympy.sympify(numerator).is_nonnegative is True:
+        return f"(({a}) / {b})"
+    return f"(({a}) / {b} - ((({a}) % {b} != 0) & ((({a}) < 0) != ({b} < 0))))"
 
 
 def size_expression(expr: Expr, language: str = "cpp") -> str:
@@ -183,24 +197,28 @@ def size_expression(expr: Expr, language: str = "cpp") -> str:
     if expr.is_Symbol:
         return str(expr)
     name = type(expr).__name__
-    division = "/" if language == "cpp" else "//"
     if name == "floor" or (
         isinstance(expr, sympy.Mul) and any(a.is_Rational and not a.is_Integer for a in expr.args)
     ):
         numerator, denominator = sympy.fraction(sympy.together(expr.args[0] if name == "floor" else expr))
-        return (
-            f"(({size_expression(numerator, language)}) {division} {size_expression(denominator, language)})"
-        )
+        return _quotient(numerator, denominator, language)
+    if expr.is_Float:
+        return repr(float(expr))
     args = [size_expression(a, language) for a in expr.args]
+    if name in ("ToFloat", "TruncToInt"):
+        return f"{_CONVERSIONS[name, language]}({args[0]})"
     if name in _SYMPY_INFIX:
         return "(" + _SYMPY_INFIX[name].join(args) + ")"
     if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and int(expr.exp) > 0:
         return "(" + " * ".join([args[0]] * int(expr.exp)) + ")"
     if name in ("FloorDiv", "CleanDiv", "IntTrueDiv"):
-        return f"({args[0]} {division} {args[1]})"
+        return _quotient(expr.args[0], expr.args[1], language)
     if name == "AlignUp":
+        division = "/" if language == "cpp" else "//"
         return f"(({args[0]} + {ALIGNMENT - 1}) {division} {ALIGNMENT} * {ALIGNMENT})"
     if name in ("Mod", "PythonMod"):
+        if language == "cpp" and expr.args[0].is_nonnegative is not True:
+            return f"(({args[0]} % {args[1]} + {args[1]}) % {args[1]})"  # with the divisor's sign, as Python has it
         return f"({args[0]} % {args[1]})"
     if name in ("Max", "Min"):
         call = ("std::" if language == "cpp" else "") + name.lower()

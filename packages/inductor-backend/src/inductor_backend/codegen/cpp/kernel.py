@@ -152,11 +152,20 @@ class KernelWriter:
         if buffer in self.body.row_buffers:
             return f"row_{self.row_number(buffer)}[{self.row_position()}]"
         text = f"{self.pointer(buffer)}[{self.address(buffer, value.attr[1], names)}]"
+        for size in self._may_be_empty(
+            value
+        ):  # an index that torch rejects was replaced by 0, which is not there
+            text = f"({self.size(size)} == 0 ? ({memory_type(value.attr[2])})0 : {text})"
         if value.attr[2] in (torch.bfloat16, torch.float16):
             text = f"tc_to_float({text})"
         if value.name == "masked_load":
             return f"{names[value.args[0]]} ? {text} : {names[value.args[1]]}"
         return text
+
+    def _may_be_empty(self, load: Value) -> list[Expr]:
+        """Sizes of checked dimensions of a load that may be 0."""
+        checked = [v.attr for i in load.attr[1] for v in i.indirect_values() if v.name == "check_index"]
+        return [size for size in dict.fromkeys(checked) if not self.sizes.is_positive(size)]
 
     def row_number(self, buffer: str) -> int:
         return list(self.body.row_buffers).index(buffer)
@@ -230,6 +239,7 @@ class KernelWriter:
         sizes = " * ".join(f"n{k}" for k in range(len(self.nest.sizes))) or "1"
         with out.block(f"static void {NAME}({parameters})"):
             out.line(f"const int64_t total = {self._total()};")
+            out.line("if (total == 0) return;  // the first row would be divided out of a size that may be 0")
             with out.block(
                 f"if (total > 1 && {sizes} > {max(PARALLEL_WORK // self._cost(), 1)} && tc_threads() > 1)"
             ):
