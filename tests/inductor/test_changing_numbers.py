@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 import tracer_core
+from tracer_core.plugin_api import Backend, BackendError, Role
 from tracer_core.testing import CaptureCounter
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
@@ -80,6 +81,7 @@ WITH_INTS = {
     "triangle": lambda x, k: torch.tril(x, k),
     "columns": lambda x, k: x[:, k:].sum(),
     "clamp": lambda x, k: x.clamp(max=k),
+    "repetition": lambda x, k: x.repeat(k, 1),
 }
 
 
@@ -88,8 +90,14 @@ def test_one_compile_serves_every_value_of_an_int(name):
     assert graphs_of(WITH_INTS[name], [(X, k) for k in INTS], exact=False) == 2
 
 
-def test_a_number_that_an_operator_takes_as_a_constant_is_guarded_by_value():
-    assert graphs_of(lambda x, k: x.repeat(k, 1), [(X, k) for k in (2, 3, 4, 3, 2)]) == 3
+def test_a_backend_that_cannot_take_a_number_gets_it_as_a_constant():
+    def compile_it(graph, spec):
+        if any(item.role in (Role.SIZE, Role.NUMBER) for item in spec.inputs):
+            raise BackendError("picky", "compile", "no numbers, please")
+        return lambda inputs: graph(*inputs)
+
+    picky = Backend(name="picky", compile=compile_it, shapes="symbolic", numbers="inputs")
+    assert graphs_of(lambda x, a: x * a, [(X, a) for a in (0.1, 0.2, 0.3, 0.2)], backend=picky) == 3
 
 
 #: name -> (program, argument of one size, sizes from 2 on that two graphs serve)

@@ -30,7 +30,7 @@ from tracer_core.eager_backend import compile_eager
 from tracer_core.errors import BackendError
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig
-from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Phase, Role, Runner, Training
+from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Phase, Runner, Training
 from tracer_core.result_check import checked
 from tracer_core.stages import debug_folder, stage, wants_text
 from tracer_core.validation import build_config
