@@ -39,9 +39,11 @@ def test_no_reshard_after_forward(pair, order):
         assert seen == expected("blocks", order)
 
 
-def test_inductor(pair):
-    for seen in pair.run("sharded:trained", name="blocks", order="root_after", backend="inductor"):
-        assert seen == ROOT
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize("order", ["root_after", "layers_before"])
+def test_backends(pair, order, backend):
+    for seen in pair.run("sharded:trained", name="blocks", order=order, backend=backend):
+        assert seen == expected("blocks", order)
 
 
 @pytest.mark.parametrize("order", ["root_after", "layers_before"])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from tests.distributed.models import MODELS, batches, loss_of
+from tracer_core.backends import manager
+from tracer_core.plugin_api import hookimpl
 from tracer_core.testing import CaptureCounter, Tolerance, compare
 
 #: With the backend "eager" the compiled model runs eager's own operators.
@@ -76,13 +79,37 @@ def twin_training(
     data = list(batches(name, steps, size or 5))
     make = MODELS[name][0]
     want = train(name, eager(make()), data, step)
-    with CaptureCounter() as counter:
+    with CaptureCounter() as counter, no_fallbacks():
         model = compiled(make())
         got = train(name, model, data, step)
     compare(want, got, tolerance)
     if shared:
         same_on_all_ranks([whole(parameter) for parameter in model.parameters()])
     return told(counter)
+
+
+class _Fallbacks:
+    """What ran without its backend, although that trains."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    @hookimpl
+    def tracer_stage_finished(self, stage: str, text: str) -> None:
+        if stage == "fallback" and not text.startswith("training:"):  # a backend for inference only says so
+            self.texts.append(text)
+
+
+@contextmanager
+def no_fallbacks() -> Iterator[None]:
+    """Fails if a graph that is compiled meanwhile runs without its backend."""
+    listener = _Fallbacks()
+    manager().register(listener)
+    try:
+        yield
+    finally:
+        manager().unregister(listener)
+    assert not listener.texts, listener.texts
 
 
 def same_on_all_ranks(mine: Any) -> None:
