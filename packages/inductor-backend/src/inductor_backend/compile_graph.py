@@ -8,7 +8,7 @@ verifier runs when TRACER_CHECK is set; a failure says which stage failed, on wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,25 +147,28 @@ def _group_steps(c: Compilation) -> None:
     cpp = CppModule(c.program, c.memory.offsets.get)
     outputs = {c.program.buffers[name].storage for name in c.program.output_names}
     made: set[str] = set()
+
+    def allocate(step: Step, storages: Iterable[str]) -> None:
+        """Outputs that we allocate are made where they are first written to."""
+        for storage in storages:
+            is_temp = c.program.buffers[storage].kind is BufferKind.TEMP
+            if storage in outputs and is_temp and storage not in made:
+                made.add(storage)
+                step.fresh.append(storage)
+
     drops: dict[int, list[str]] = {}
     for number, (group, kernel) in enumerate(zip(c.plan.groups, c.kernels, strict=True)):
         if kernel is None:
             assert group.extern is not None
             step = Step(extern=group.extern)
-            for name in group.extern.writes:
-                if name in outputs and c.program.buffers[name].kind is BufferKind.TEMP:
-                    step.fresh.append(name)
+            allocate(step, group.extern.writes)
             c.steps.append(step)
         else:
             if not c.steps or c.steps[-1].run is None:
                 c.steps.append(Step(run=cpp.open_run()))
             step = c.steps[-1]
             assert step.run is not None
-            for storage in kernel.pointers:
-                is_temp = c.program.buffers[storage].kind is BufferKind.TEMP
-                if storage in outputs and is_temp and storage not in made:
-                    made.add(storage)
-                    step.fresh.append(storage)
+            allocate(step, kernel.pointers)
             comments = list(
                 dict.fromkeys(f"{o.op}: {o.user_frame}" for node in group.loops for o in node.origins)
             )

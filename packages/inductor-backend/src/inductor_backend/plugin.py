@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from tracer_core.plugin_api import Backend, hookimpl
+from tracer_core.plugin_api import Backend, Training, hookimpl
 
 BACKEND = Backend(
     name="inductor",
@@ -16,6 +16,7 @@ BACKEND = Backend(
     description="fused C++ kernels for the CPU",
     ir="aten",
     decompositions="inductor_backend.decompositions:decompositions",
+    training=Training.FORWARD_BACKWARD,
     shapes="symbolic",
     numbers="inputs",
     devices=frozenset({"cpu"}),

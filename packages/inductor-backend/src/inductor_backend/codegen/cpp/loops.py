@@ -84,11 +84,11 @@ def _ordered(positions: list[int], flats: Sequence[Index], sizes: SizeVars) -> l
     return sorted(positions, key=lambda p: (-weight(p)[0], p))
 
 
-def vector_dimension(flats: Sequence[Index], rank: int) -> int | None:
-    """The domain variable along which most accesses are contiguous."""
-    votes = [sum(1 for flat in flats if flat.coefficient(p) == 1) for p in range(rank)]
-    best = max(votes, default=0)
-    return None if best == 0 else max(p for p in range(rank) if votes[p] == best)
+def vector_dimension(flats: Sequence[Index], candidates: Sequence[int]) -> int | None:
+    """The domain variable, of these, along which most accesses are contiguous."""
+    votes = {p: sum(1 for flat in flats if flat.coefficient(p) == 1) for p in candidates}
+    best = max(votes.values(), default=0)
+    return None if best == 0 else max(p for p in candidates if votes[p] == best)
 
 
 def is_column(program: Program, domain: Domain, nodes: Sequence[LoopNode]) -> bool:
@@ -101,7 +101,7 @@ def is_column(program: Program, domain: Domain, nodes: Sequence[LoopNode]) -> bo
         for load in node.loads()
         if any(domain.reduced[p] for p in load.variables)
     ]
-    best = vector_dimension(flats, len(domain.sizes))
+    best = vector_dimension(flats, range(len(domain.sizes)))
     return best is not None and not domain.reduced[best]
 
 
@@ -123,7 +123,7 @@ def loop_nest(program: Program, body: KernelBody, sizes: SizeVars, column: bool)
     if column:
         vector = vector_dimension(
             [f for f in all_accesses if any(domain.reduced[p] for p in f.variables())] or all_accesses,
-            len(domain.sizes),
+            outer,  # a row may be contiguous too, by fewer loads of the nodes or more of the body
         )
         outer = [p for p in outer if p != vector] + ([vector] if vector is not None else [])
     runs_outer = _merged(outer, domain, all_accesses, body, locked=vector)
