@@ -35,6 +35,14 @@ def _read(x: Ref | None, at: At, dtype: torch.dtype) -> Value | None:
     return None if x is None else cast(x.at(at), dtype)
 
 
+def _sum(
+    ctx: Lowering, terms: Callable[[At], Value], sizes: Sequence[Any], dims: list[int], label: str
+) -> Ref:
+    wide = torch.float64
+    (total,) = ctx.reduction("sum", lambda at: cast(terms(at), wide), sizes, dims, wide, label)
+    return total
+
+
 def _result(ctx: Lowering, position: int, value: Ref) -> Ref:
     """A sum in the shape and dtype of an output."""
     shaped = value.reshape(ctx.shape(position))
@@ -84,11 +92,9 @@ def batch_norm_backward(
     needs_sums = training and mask[0]
     total = dot = None
     if needs_sums or mask[2]:
-        (total,) = ctx.reduction("sum", slope, x.sizes, dims, dtype, label)
+        total = _sum(ctx, slope, x.sizes, dims, label)
     if needs_sums or mask[1]:
-        (dot,) = ctx.reduction(
-            "sum", lambda at: _mul(slope(at), centered(at)), x.sizes, dims, dtype, label
-        )
+        dot = _sum(ctx, lambda at: _mul(slope(at), centered(at)), x.sizes, dims, label)
     size = as_number(count(x.sizes, dims), dtype)
 
     def dx(at: At) -> Value:
@@ -98,8 +104,8 @@ def batch_norm_backward(
             return _mul(slope(at), scale)
         assert total is not None and dot is not None
         row = broadcast(at, kept)
-        average = make("div", total.at(row), size)
-        pull = _mul(make("div", dot.at(row), size), inverse(c), inverse(c))
+        average = make("div", cast(total.at(row), dtype), size)
+        pull = _mul(make("div", cast(dot.at(row), dtype), size), inverse(c), inverse(c))
         return _mul(make("sub", make("sub", slope(at), average), _mul(centered(at), pull)), scale)
 
     grad_x = ctx.pointwise(dx, x.sizes, ctx.meta(0).dtype, ctx.strides(0), label) if mask[0] else None
@@ -108,7 +114,7 @@ def batch_norm_backward(
         assert dot is not None
         products = dot.reshape((x.sizes[1],))
         grad_weight = ctx.pointwise(
-            lambda at: _mul(products.at(at), inverse(at[0])), ctx.shape(1), ctx.meta(1).dtype, label=label
+            lambda at: _mul(cast(products.at(at), dtype), inverse(at[0])), ctx.shape(1), ctx.meta(1).dtype, label=label
         )
     if mask[2]:
         assert total is not None
@@ -127,13 +133,13 @@ def _rows(
     label: str,
 ) -> Callable[[At], Value]:
     """dx of rows that were normalised over `dims`. slope: dy * weight; normal: x^."""
-    (total,) = ctx.reduction("sum", slope, sizes, dims, dtype, label)
-    (dot,) = ctx.reduction("sum", lambda at: _mul(slope(at), normal(at)), sizes, dims, dtype, label)
+    total = _sum(ctx, slope, sizes, dims, label)
+    dot = _sum(ctx, lambda at: _mul(slope(at), normal(at)), sizes, dims, label)
     size = as_number(count(sizes, dims), dtype)
 
     def body(at: At) -> Value:
         row = broadcast(at, total.sizes)
-        average, pull = make("div", total.at(row), size), make("div", dot.at(row), size)
+        average, pull = (make("div", cast(part.at(row), dtype), size) for part in (total, dot))
         inner = make("sub", make("sub", slope(at), average), _mul(normal(at), pull))
         return _mul(inner, inverse(at))
 
@@ -181,11 +187,9 @@ def layer_norm_backward(
         )
         grad_x = ctx.pointwise(body, x.sizes, ctx.meta(0).dtype, ctx.strides(0), label)
     if mask[1]:
-        (found,) = ctx.reduction("sum", lambda at: _mul(plain(at), normal(at)), x.sizes, outer, dtype, label)
-        grad_weight = _result(ctx, 1, found)
+        grad_weight = _result(ctx, 1, _sum(ctx, lambda at: _mul(plain(at), normal(at)), x.sizes, outer, label))
     if mask[2]:
-        (found,) = ctx.reduction("sum", plain, x.sizes, outer, dtype, label)
-        grad_bias = _result(ctx, 2, found)
+        grad_bias = _result(ctx, 2, _sum(ctx, plain, x.sizes, outer, label))
     return grad_x, grad_weight, grad_bias
 
 
@@ -232,9 +236,7 @@ def group_norm_backward(
         )
         grad_x = ctx.pointwise(body, sizes, ctx.meta(0).dtype, label=label).reshape(x.sizes)
     if mask[1]:
-        (found,) = ctx.reduction("sum", lambda at: _mul(plain(at), normal(at)), sizes, [0, 3], dtype, label)
-        grad_weight = _result(ctx, 1, found)
+        grad_weight = _result(ctx, 1, _sum(ctx, lambda at: _mul(plain(at), normal(at)), sizes, [0, 3], label))
     if mask[2]:
-        (found,) = ctx.reduction("sum", plain, sizes, [0, 3], dtype, label)
-        grad_bias = _result(ctx, 2, found)
+        grad_bias = _result(ctx, 2, _sum(ctx, plain, sizes, [0, 3], label))
     return grad_x, grad_weight, grad_bias
