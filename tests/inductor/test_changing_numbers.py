@@ -115,6 +115,7 @@ SIZES = {
         lambda n: (2, n, 16)),
     "positions": (lambda x: x + torch.arange(x.shape[1], dtype=torch.float32)[None, :, None], lambda n: (2, n, 16)),
     "convolution": (lambda x: F.relu(F.conv2d(x, torch.ones(4, 3, 3, 3), padding=1)), lambda n: (n, 3, 8, 8)),
+    "halves": (lambda x: x.view(x.shape[0] // 2, 2, 8).mean(1) + x[::2], lambda n: (2 * n, 8)),
     "attention": (
         lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], is_causal=True), lambda n: (2, n, 16)),
 }  # fmt: skip

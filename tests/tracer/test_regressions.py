@@ -602,13 +602,22 @@ def test_a_group_handed_in_is_split():
             seen = [error.args for error in found.exceptions]
         return x + 1, seen
 
-    same(f, *((X, ExceptionGroup("g", [kind(i)])) for i, kind in enumerate((ValueError, ValueError, KeyError))), breaks=None)
+    same(
+        f,
+        *((X, ExceptionGroup("g", [kind(i)])) for i, kind in enumerate((ValueError, ValueError, KeyError))),
+        breaks=None,
+    )
 
 
 def test_parts_of_a_group_handed_in():
     def f(x, group):
         left, right = group.split(ValueError)
-        return x + 1, [error.args for error in left.exceptions], group.subgroup(KeyError).exceptions[0].args, str(right)
+        return (
+            x + 1,
+            [error.args for error in left.exceptions],
+            group.subgroup(KeyError).exceptions[0].args,
+            str(right),
+        )
 
     groups = [ExceptionGroup("g", [ValueError(i), KeyError(i + 1)]) for i in range(3)]
     same(f, *((X, group) for group in groups), breaks=None)
@@ -622,7 +631,13 @@ def test_a_graph_that_raises_after_a_write_to_an_expanded_tensor_306957():
         return x + wide
 
     wide = torch.ones(3)[None].expand(2, 3)
-    same(f, (X, torch.ones(2, 3), torch.zeros(())), (X, wide, torch.zeros(())), (X, wide, torch.zeros(())), breaks=None)
+    same(
+        f,
+        (X, torch.ones(2, 3), torch.zeros(())),
+        (X, wide, torch.zeros(())),
+        (X, wide, torch.zeros(())),
+        breaks=None,
+    )
 
 
 def test_which_error_a_graph_raises_after_a_write_317781():
@@ -643,4 +658,6 @@ def test_keywords_of_a_call_that_a_refused_argument_breaks():
         y.add_(g, alpha=-rate)
         return y * 2
 
-    same(program, (torch.ones(3, 2), sparse, 0.5), (torch.ones(3, 2), sparse, 0.25), kinds=("tensor_subclass",))
+    same(
+        program, (torch.ones(3, 2), sparse, 0.5), (torch.ones(3, 2), sparse, 0.25), kinds=("tensor_subclass",)
+    )

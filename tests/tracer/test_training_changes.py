@@ -76,7 +76,9 @@ def test_tensor_rate_filled() -> None:
     def make() -> Side:
         model, rate = mlp(), torch.tensor(0.05)
         optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-        return Side(_step(model, optimizer), [model, optimizer], {i: lambda: rate.mul_(0.5) for i in range(2, 6)})
+        return Side(
+            _step(model, optimizer), [model, optimizer], {i: lambda: rate.mul_(0.5) for i in range(2, 6)}
+        )
 
     trained(make, *CALLS, graphs=2)
 

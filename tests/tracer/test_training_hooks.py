@@ -249,7 +249,9 @@ def test_optimizer_hook(name: str) -> None:
 
 def test_module_forward_hook_that_puts_a_hook_on_its_output() -> None:
     def prepare(model: Any, optimizer: Any, log: list[Any]) -> Any:
-        return model[0].register_forward_hook(lambda mod, args, out: out.register_hook(lambda g: g * 0.5) and None)
+        return model[0].register_forward_hook(
+            lambda mod, args, out: out.register_hook(lambda g: g * 0.5) and None
+        )
 
     trained(_set_up(prepare), *CALLS, breaks=None)
 
@@ -299,4 +301,6 @@ def test_function_whose_gradient_is_a_tensor_that_it_keeps() -> None:
 def test_checkpoint_inside_a_step() -> None:
     from torch.utils.checkpoint import checkpoint
 
-    _trained(lambda model, x: model[2](checkpoint(lambda v: model[0](v).tanh(), x, use_reentrant=False)), graphs=2)
+    _trained(
+        lambda model, x: model[2](checkpoint(lambda v: model[0](v).tanh(), x, use_reentrant=False)), graphs=2
+    )

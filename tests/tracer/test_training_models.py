@@ -23,7 +23,9 @@ def _seeded(make: Any) -> Any:
 # -- gradient scaling and autocast --
 
 
-def _scaled(scaler_options: dict[str, Any], optimizer: Any = torch.optim.SGD, unscale: bool = False, **options: Any) -> Any:
+def _scaled(
+    scaler_options: dict[str, Any], optimizer: Any = torch.optim.SGD, unscale: bool = False, **options: Any
+) -> Any:
     def make() -> Side:
         model = mlp()
         used = optimizer(model.parameters(), **{"lr": 0.1, **options})
@@ -64,7 +66,9 @@ def test_scaler_on_and_clipping() -> None:
 
 
 def test_scaler_on_with_a_fused_optimizer() -> None:
-    trained(_scaled({"init_scale": 8.0, "growth_interval": 2}, torch.optim.Adam, fused=True), *CALLS, breaks=None)
+    trained(
+        _scaled({"init_scale": 8.0, "growth_interval": 2}, torch.optim.Adam, fused=True), *CALLS, breaks=None
+    )
 
 
 def test_scaler_meets_infinity() -> None:

@@ -362,7 +362,10 @@ def backward_into_some_inputs(model: Any) -> Any:
 
 @program(graphs=2)
 def two_optimizers(model: Any) -> Any:
-    first, second = torch.optim.SGD(model[0].parameters(), lr=0.1), torch.optim.Adam(model[2].parameters(), lr=0.1)
+    first, second = (
+        torch.optim.SGD(model[0].parameters(), lr=0.1),
+        torch.optim.Adam(model[2].parameters(), lr=0.1),
+    )
 
     def step(x: Any, y: Any) -> Any:
         first.zero_grad()

@@ -5,6 +5,8 @@ Each carries its facts as attributes, and its message ends with what to do next.
 
 from __future__ import annotations
 
+import linecache
+
 
 class TracerError(Exception):
     """Base of all errors raised by tracer_core itself."""
@@ -50,6 +52,22 @@ class BackendNotFoundError(TracerError, KeyError):
 
 class OptionError(TracerError, ValueError):
     """An argument, option or mode of ``compile()`` is unknown or of the wrong type."""
+
+
+class MarkedSizeError(TracerError):
+    """The program cannot keep what `mark_dynamic` promised of a size. size: ``x.shape[0]``; promised: its range;
+    found: what the program asks of it; location: ``file:line in function`` of the line that does."""
+
+    def __init__(self, size: str, promised: str, found: str, location: str) -> None:
+        self.size, self.promised, self.found, self.location = size, promised, found, location
+        path, _, rest = location.partition(":")
+        number = rest.partition(" ")[0]
+        line = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
+        super().__init__(
+            f"{size} was marked dynamic ({promised}), but the program asks that {found}, at {location}"
+            + (f"\n      {line}" if line else "")
+            + "\n  Change that line, give mark_dynamic the range that it allows, or take the mark away (mark_static)."
+        )
 
 
 class VerifyError(TracerError):

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import sympy
 import torch
 
 from tracer_core import markers, torch_private
+from tracer_core.errors import MarkedSizeError
+from tracer_core.recorder.fake import Promise
 from tracer_core.source import Source
 
 
@@ -55,7 +58,7 @@ class ShapePolicy:
 
     def look(self, values: list[Any]) -> None:
         """Notes whether any tensor among the segment's inputs carries a mark."""
-        self.marked = any(isinstance(v, torch.Tensor) and bool(markers.dynamic_dims(v)) for v in values)
+        self.marked = any(_is_marked(value) for value in values)
 
     def dims_of(self, tensor: torch.Tensor, source: Source) -> tuple[int | None, ...] | None:
         """The sizes, None where symbolic; None altogether when every size is static."""
@@ -72,13 +75,25 @@ class ShapePolicy:
             return None
         marked, static = markers.dynamic_dims(tensor), markers.static_dims(tensor)
         earlier = self.seen.get(source.expression, ())
-        is_state = source.kind in ("state", "item")
+        is_input = not (
+            source.base is not None and source.base.kind == "key" and source.base.key == "_buffers"
+        )
         dims: list[int | None] = []
         for i, size in enumerate(shape):
             changed = any(len(old) == len(shape) and old[i] != size for old in earlier)
-            wanted = i in marked or changed or (self.dynamic is True and is_state)
+            wanted = i in marked or changed or (self.dynamic is True and is_input)
             dims.append(None if wanted and i not in static and size > 1 else size)
         return tuple(dims) if None in dims else None
+
+
+def _is_marked(value: Any, depth: int = 3) -> bool:
+    """Whether a tensor in a value carries a mark."""
+    if isinstance(value, torch.Tensor):
+        return bool(markers.dynamic_dims(value))
+    if depth == 0 or type(value) not in (list, tuple, dict):
+        return False
+    parts = value.values() if type(value) is dict else value
+    return any(_is_marked(part, depth - 1) for part in parts)
 
 
 def size_conditions(
@@ -125,3 +140,31 @@ def size_conditions(
     for guard in shape_env.guards:
         checks.append(printer(shape_env.simplify(guard.expr), where))
     return [check for check in dict.fromkeys(checks) if check != "True"]
+
+
+def broken_promise(shape_env: Any, promises: list[Promise]) -> MarkedSizeError | None:
+    """What the program does against a mark: it forces a size to one value, or narrows the range that was given."""
+    places = torch_private.guard_places(shape_env)
+    for promise in promises:
+        assert places is not None
+        now = shape_env.simplify(promise.symbol)
+        if not now.free_symbols:
+            return MarkedSizeError(
+                promise.size, str(promise), f"it is {now}", places.forced.get(promise.symbol, "?")
+            )
+        if promise.lowest is None and promise.highest is None:
+            continue
+        for guard, place in places.guards:
+            expr = shape_env.simplify(guard)
+            if expr.free_symbols != now.free_symbols or not now.is_Symbol or not _narrows(expr):
+                continue
+            if not torch_private.implied(expr, now, max(promise.lowest or 2, 2), promise.highest):
+                text = torch_private.python_text(expr, {now: promise.size})
+                return MarkedSizeError(promise.size, str(promise), text, place)
+    return None
+
+
+def _narrows(expr: Any) -> bool:
+    """Not: unequal to something, which takes single sizes out (an intermediate size of 1, say); those get graphs of
+    their own."""
+    return isinstance(expr, (sympy.Eq, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge))

@@ -411,11 +411,70 @@ def _forget_source(filename: str, texts: dict[str, str]) -> None:
     texts.pop(filename, None)
 
 
-def new_shape_env() -> Any:
-    """An empty ShapeEnv."""
+class GuardPlaces:
+    """Where the guards of a ShapeEnv came from. Mutable. where(): of the line that is being run; override: of the
+    node that is being lowered, "" for none. guards: (expression, place); forced: symbol -> place at which it became
+    something else."""
+
+    def __init__(self, where: Callable[[], str]) -> None:
+        self.where, self.override = where, ""
+        self.guards: list[tuple[Any, str]] = []
+        self.forced: dict[Any, str] = {}
+
+    def now(self) -> str:
+        return self.override or self.where()
+
+
+class _NotedGuards(list[Any]):
+    def __init__(self, places: GuardPlaces) -> None:
+        super().__init__()
+        self.places = places
+
+    def append(self, guard: Any) -> None:
+        super().append(guard)
+        self.places.guards.append((guard.expr, self.places.now()))
+
+
+class _NotedReplacements(dict[Any, Any]):
+    def __init__(self, places: GuardPlaces) -> None:
+        super().__init__()
+        self.places = places
+
+    def __setitem__(self, symbol: Any, expr: Any) -> None:
+        super().__setitem__(symbol, expr)
+        self.places.forced.setdefault(symbol, self.places.now())
+
+
+def new_shape_env(where: Callable[[], str]) -> Any:
+    """An empty ShapeEnv that gives each size a symbol of its own. where(): of the line that is being run."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    return ShapeEnv()
+    env = ShapeEnv(duck_shape=False)
+    env.tracer_places = places = GuardPlaces(where)  # type: ignore[attr-defined]
+    env.guards, env.replacements = _NotedGuards(places), _NotedReplacements(places)
+    return env
+
+
+def guard_places(env: Any) -> GuardPlaces | None:
+    """The places of a ShapeEnv made by `new_shape_env`."""
+    return getattr(env, "tracer_places", None)
+
+
+def narrow(size: torch.SymInt, lowest: int, highest: int | None) -> None:
+    """Says of a symbol that it is in a range."""
+    from torch.fx.experimental.symbolic_shapes import constrain_range
+
+    constrain_range(size, min=lowest, max=highest)
+
+
+def implied(expr: Any, symbol: Any, lowest: int, highest: int | None) -> bool:
+    """Whether a condition on one symbol holds for every value of a range."""
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    return bool(
+        bound_sympy(expr, {symbol: ValueRanges(lowest, int_oo if highest is None else highest)}).lower
+    )
 
 
 def plain_fake(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any:
@@ -660,7 +719,5 @@ def buckets_of(replica: Any, ready: Sequence[torch.Tensor]) -> list[list[torch.T
         limits = [getattr(config, "first_bucket_bytes_cap", first), replica.bucket_bytes_cap]
     if not tensors:
         return []
-    groups, _ = torch.distributed._compute_bucket_assignment_by_size(
-        tensors, limits, [False] * len(tensors)
-    )
+    groups, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors))
     return [[tensors[at] for at in group] for group in groups]

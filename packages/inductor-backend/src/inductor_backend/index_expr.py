@@ -383,7 +383,10 @@ def reshape(old: Sequence[Expr], new: Sequence[Expr], position: Sequence[Index])
         return (Index(),) * len(old)  # no element exists, so no index is ever evaluated
     groups = reshape_groups(old, new)
     if groups is None:
-        raise ValueError(f"cannot reshape {tuple(old)} to {tuple(new)}")
+        if all(isinstance(size, int) for size in (*old, *new)):
+            raise ValueError(f"cannot reshape {tuple(old)} to {tuple(new)}")
+        # That the products are equal is guarded (a size is a multiple of six, say), not known here.
+        groups = [(list(range(len(old))), list(range(len(new))))]
     result: list[Index] = [Index()] * len(old)
     for left, right in groups:
         flat = flatten([position[k] for k in right], contiguous_strides([new[k] for k in right]))

@@ -182,7 +182,9 @@ class JointLowering(Lowering):
                 found = torch.autograd.grad([root for root, _ in roots], leaves, wrapped, allow_unused=True)
             except torch_private.fake_failures():
                 raise
-            except RuntimeError as error:  # a backward that reads values, writes in place to what is no value here
+            except (
+                RuntimeError
+            ) as error:  # a backward that reads values, writes in place to what is no value here
                 first = str(error).splitlines()[0] if str(error) else ""
                 raise LoweringUnsupported(f"the backward fails on functional values: {first}") from error
         with torch.no_grad():

@@ -335,8 +335,11 @@ class Lowering:
     # --- interpretation -----------------------------------------------------------------------------
 
     def _interpret(self) -> None:
+        places = torch_private.guard_places(self.fake_mode.shape_env)
         for node in self.gm.graph.nodes:
             self.recorder.frame = node.meta.get("user_frame") or ""
+            if places is not None:
+                places.override = self.recorder.frame
             self.recorder.out_of_place = node.target in OUT_OF_PLACE_BERNOULLI
             if node.op != "output":
                 self.env[node] = result = self._checked_node(node)
@@ -346,6 +349,8 @@ class Lowering:
                     if eager.layout is torch.strided and torch_private.is_functional(result):
                         self.pairs.append((eager, result, node.name))
         self.recorder.frame = ""
+        if places is not None:
+            places.override = ""
 
     def _require_same_aliases(self) -> None:
         """Whether `contiguous`, `reshape` and the like give a view follows from strides, and a functional

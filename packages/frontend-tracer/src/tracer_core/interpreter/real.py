@@ -134,7 +134,11 @@ class RealMachine(Machine):
                     return self._names(function)
             elif len(args) < 2 or args[1] is None:
                 own = self.frames[-1].globals
-                args = [args[0], own, args[2] if len(args) > 2 and args[2] is not None else self._names(locals)]
+                args = [
+                    args[0],
+                    own,
+                    args[2] if len(args) > 2 and args[2] is not None else self._names(locals),
+                ]
         handled = self.handled()
         if handled is None:
             return function(*args, **kwargs)

@@ -104,9 +104,9 @@ class Tracer(Names):
         super().__init__()
         self.provenance = Provenance(shapes.dims_of, self._number)
         self._numbers = {}
-        self.symbolic = shapes.symbolic
         self.effects = Effects(self.settle)
-        self.fakes = Fakes(shapes.symbolic or shapes.counts)
+        self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where)
+        self.symbolic = self.fakes.shape_env is not None
         self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
         self.recorder.step = lambda: self.outer_step
         self.recorder.number_in = lambda tensor: tables.optimizers.number_in(self, tensor)

@@ -8,11 +8,13 @@ itself lets an in-place operator change a real argument and complains afterwards
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tracer_core import torch_private
+from tracer_core import markers, torch_private
 from tracer_core.recorder import quick
 from tracer_core.segments.breaks import Break
 
@@ -37,11 +39,29 @@ def writes(fake: Any) -> int | None:
     return None if fake.is_inference() else fake._version
 
 
-class Fakes:
-    """real tensor <-> its fake, for one trace. Mutable. symbolic: whether sizes may be symbols."""
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """mark_dynamic's. size: ``x.shape[0]``; symbol; lowest and highest: inclusive, None where not given."""
 
-    def __init__(self, symbolic: bool) -> None:
-        self.shape_env = torch_private.new_shape_env() if symbolic else None
+    size: str
+    symbol: Any
+    lowest: int | None
+    highest: int | None
+
+    def __str__(self) -> str:
+        if self.lowest is None and self.highest is None:
+            return "any size"
+        return f"{'' if self.lowest is None else self.lowest}..{'' if self.highest is None else self.highest}"
+
+
+class Fakes:
+    """real tensor <-> its fake, for one trace. Mutable. symbolic: whether sizes may be symbols. where: of the
+    user's line that is being run."""
+
+    def __init__(self, symbolic: bool, where: Callable[[], str] = lambda: "?") -> None:
+        self.shape_env = torch_private.new_shape_env(where) if symbolic else None
+        #: What marks promised of symbols.
+        self.promises: list[Promise] = []
         self.mode = torch_private.capture_mode(_refuse_real, self.shape_env, quick.run, quick.SLOW)
         self._fake: dict[int, Any] = {}
         self._real: dict[int, torch.Tensor] = {}
@@ -82,7 +102,14 @@ class Fakes:
                 return found
         if self.shape_env is None:
             return torch_private.to_fake(self.mode, real)
-        return torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
+        fake = torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
+        for dim, (lowest, highest) in markers.dynamic_dims(real).items():
+            if symbolic[dim]:
+                torch_private.narrow(fake.shape[dim], max(lowest or 2, 2), highest)
+                self.promises.append(
+                    Promise(f"{name}.shape[{dim}]", fake.shape[dim].node.expr, lowest, highest)
+                )
+        return fake
 
     def note_write(self, fake: Any) -> None:
         """An operator writes to this fake, which torch does not count."""

@@ -189,7 +189,9 @@ class Recorder:
         changes = self.scalars.before(func, fake_args, fake_kwargs)
         run_args, run_kwargs = (fake_args, fake_kwargs)
         if self.numbers and _is_blind(func):
-            run_args, run_kwargs = pytree.tree_map_only(torch.SymFloat, self._present, (fake_args, fake_kwargs))
+            run_args, run_kwargs = pytree.tree_map_only(
+                torch.SymFloat, self._present, (fake_args, fake_kwargs)
+            )
         try:
             with self.fakes.mode, self._kernels(func, given, fake_args, fake_kwargs):
                 result = func(*run_args, **run_kwargs)

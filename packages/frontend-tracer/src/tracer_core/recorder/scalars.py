@@ -68,7 +68,13 @@ class Scalars:
         return [] if rule is None else rule(self, args, kwargs)
 
     def after(
-        self, changes: list[tuple[Any, Any]], unseen: list[Any], func: Any, args: Any, kwargs: Any, result: Any
+        self,
+        changes: list[tuple[Any, Any]],
+        unseen: list[Any],
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        result: Any,
     ) -> None:
         """The operator has run. unseen: what it may have written to without being counted."""
         for fake in unseen:
@@ -92,7 +98,11 @@ class Scalars:
         """A number, or what is known of a tensor's value."""
         if isinstance(value, torch.Tensor):
             return self.value(value)
-        return value if type(value) in (int, float) or isinstance(value, (torch.SymInt, torch.SymFloat)) else None
+        return (
+            value
+            if type(value) in (int, float) or isinstance(value, (torch.SymInt, torch.SymFloat))
+            else None
+        )
 
 
 def _is_scalar(tensor: torch.Tensor) -> bool:

@@ -38,7 +38,7 @@ from tracer_core.segments.generated import define
 from tracer_core.segments.segment import flatten
 from tracer_core.segments.spare import Spare
 from tracer_core.segments.transition import Transition
-from tracer_core.shapes import ShapePolicy, size_conditions
+from tracer_core.shapes import ShapePolicy, broken_promise, size_conditions
 from tracer_core.source import Source
 from tracer_core.stages import stage, wants_text
 
@@ -390,6 +390,8 @@ class _Generator:
             if self.config.backend.ir == "torch" or not (numbers or has_symbols(gm)):
                 raise
             what = "numbers" if numbers else "sizes"
+            if self.tracer.fakes.promises and not numbers:
+                raise  # sizes that mark_dynamic promised
             logger().warning("%s: %s are taken as constants, because %s", self.name, what, error)
             raise _Refused(what) from error
         events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
@@ -419,6 +421,9 @@ class _Generator:
             fake = node.meta["val"]
             if any(isinstance(size, torch.SymInt) for size in fake.shape):
                 inputs.append((variant.use(source), fake))
+        broken = broken_promise(tracer.fakes.shape_env, tracer.fakes.promises)
+        if broken is not None:
+            raise broken
         numbers = {symbol: variant.use(source) for symbol, (source, _, _) in tracer.recorder.numbers.items()}
         for check in size_conditions(tracer.fakes.shape_env, inputs, numbers, torch_private.python_text):
             variant.check_late(check)

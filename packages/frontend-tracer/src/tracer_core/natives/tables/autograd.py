@@ -90,7 +90,9 @@ def autograd_grad(
     materialize_grads: Any = False,
 ) -> Any:
     if torch_private.transforms_active() or only_inputs is not True or is_grads_batched is not False:
-        tracer.break_graph("autograd_in_graph", "torch.autograd.grad() under a transform, or of batches of gradients")
+        tracer.break_graph(
+            "autograd_in_graph", "torch.autograd.grad() under a transform, or of batches of gradients"
+        )
     options = {"retain_graph": retain_graph, "create_graph": create_graph, "allow_unused": allow_unused,
                "materialize_grads": materialize_grads}  # fmt: skip
     lists = [_listed(tracer, value) for value in (outputs, inputs)]

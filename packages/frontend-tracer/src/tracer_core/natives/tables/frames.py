@@ -20,7 +20,9 @@ breaks("native_python", "the caller's variables are read", [globals])
 
 def break_for_variables(tracer: Any, function: Any) -> None:
     """Ends the graph before a call that reads all variables of the frame that calls it."""
-    if not asks_for_locals(tracer.frames[-1].code.raw):  # under another name: unread ones may be dropped before
+    if not asks_for_locals(
+        tracer.frames[-1].code.raw
+    ):  # under another name: unread ones may be dropped before
         raise RunNatively(f"{function.__name__}() is called under another name", True)
     tracer.break_graph("native_python", f"{function.__name__}: the caller's variables are read")
 
@@ -45,7 +47,9 @@ for _runner in (eval, exec):
 
 def _asks_for_frames(function: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        raise RunNatively(f"{function.__name__}() gives frames of the program, which only plain Python has", True)
+        raise RunNatively(
+            f"{function.__name__}() gives frames of the program, which only plain Python has", True
+        )
 
     return handler
 

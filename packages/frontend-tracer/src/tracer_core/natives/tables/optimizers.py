@@ -29,7 +29,9 @@ def _hidden_method(tracer: Any, function: Any, args: list[Any], kwargs: dict[str
 def _use_grad(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Optimizer.step in the grad mode that the optimizer wants, without torch's own graph breaks around it."""
     if not tracer.shapes.takes_numbers and type(args[0]) is not torch.optim.SGD:
-        tracer.break_graph("native_python", f"{type(args[0]).__name__}.step(), for a backend without numbers as inputs")
+        tracer.break_graph(
+            "native_python", f"{type(args[0]).__name__}.step(), for a backend without numbers as inputs"
+        )
     return tracer.prepare(stand_ins.use_grad_for_differentiable, [_free(function, "func"), args, kwargs], {})
 
 
@@ -74,7 +76,11 @@ def _number(tracer: Any, value: Any) -> Any:
         return _applied(tracer, value.function, *operands)
     if value.function is second:
         return _applied(tracer, rounding, operands[1])
-    return _applied(tracer, rounding, _applied(tracer, value.function, *(_applied(tracer, rounding, one) for one in operands)))
+    return _applied(
+        tracer,
+        rounding,
+        _applied(tracer, value.function, *(_applied(tracer, rounding, one) for one in operands)),
+    )
 
 
 def _applied(tracer: Any, function: Any, *operands: Any) -> Any:
