@@ -19,8 +19,10 @@ from torch.utils.checkpoint import checkpoint
 
 import tracer_core
 from tracer_core import dispatch, torch_private
+from tracer_core.aten import training
 from tracer_core.aten.corrections import CORRECTIONS
-from tracer_core.aten.training import lower_training
+from tracer_core.eager_backend import compile_eager
+from tracer_core.plugin_api import Backend, BackendError, OptionError, Training
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -454,29 +456,14 @@ def test_checkpoint_computes_again_in_the_backward():
     assert graphs.split.saved_bytes == 0
 
 
-def lowered(model: nn.Module, *inputs: Any, memory_budget: float | None = None) -> Any:
+def lowered(model: nn.Module, *inputs: Any, backend: Any = "aten_eager", **options: Any) -> Any:
     """The forward and backward graphs that a model's training call is lowered to."""
     found = []
-    original = dispatch.compile_graph
-
-    def spy(captured: Any, config: Any) -> Any:
-        found.append((captured, config))
-        return original(captured, config)
-
-    patch = pytest.MonkeyPatch()
-    with patch.context() as patched:
-        patched.setattr(dispatch, "compile_graph", spy)
-        tracer_core.compile(model, backend="aten_eager")(*inputs)
-    captured, config = found[0]
-    options = None if memory_budget is None else Budget(memory_budget)
-    return lower_training(
-        captured, dispatch.Request(config.backend, options, "default", "g", dispatch.Phase.FORWARD)
-    )
-
-
-class Budget:
-    def __init__(self, memory_budget: float) -> None:
-        self.memory_budget = memory_budget
+    original = training.lower_training
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(training, "lower_training", lambda *args: found.append(original(*args)) or found[-1])
+        tracer_core.compile(model, backend=backend, options=options or None)(*inputs)
+    return found[0]
 
 
 def test_cheap_values_are_computed_again_not_saved():
@@ -495,6 +482,47 @@ def test_a_memory_budget_saves_less():
     saved = [lowered(copy.deepcopy(model), X, memory_budget=b).split.saved_bytes for b in (1.0, 0.5, 0.0)]
     assert saved[1] <= saved[0] / 2
     assert saved[2] == 0
+
+
+def test_a_budget_outside_its_range_is_told_at_compile():
+    with pytest.raises(OptionError, match="memory_budget=2: from 0 to 1"):
+        tracer_core.compile(nn.Linear(4, 4), backend="aten_eager", options={"memory_budget": 2})
+
+
+def sines(joint: torch.fx.GraphModule) -> list[str]:
+    return [n.name for n in joint.graph.nodes if n.target is torch.ops.aten.sin.default and n.meta["phase"] == "forward"]
+
+
+def joint_backend(partition: Any) -> Backend:
+    return Backend("own_cut", compile=compile_eager, training=Training.JOINT, partition=partition)
+
+
+def test_a_backend_cuts_the_joint_graph_itself():
+    model = Calls(lambda m, x: ((x @ m.w).sin().exp() * 2).cos(), w=parameter(4, 64))
+    graphs = lowered(copy.deepcopy(model), X, backend=joint_backend(sines))
+    assert "saved_sin_default" in {node.name for node in graphs.backward.graph.graph.find_nodes(op="placeholder")}
+    twin = copy.deepcopy(model)
+    compiled = tracer_core.compile(twin, backend=joint_backend(sines))
+    same(*[step(f, one, [X], first_tensor, 0) for f, one in ((model, model), (compiled, twin))])
+
+
+@pytest.mark.parametrize(
+    ("partition", "message"),
+    [
+        (lambda joint: ["nothing"], "nothing, which are no forward nodes"),
+        (lambda joint: [], "draws random numbers"),
+        (lambda joint: 1 / 0, "ZeroDivisionError"),
+    ],
+)
+def test_a_cut_that_cannot_be_is_the_backends_error(partition, message):
+    model = Calls(lambda m, x: F.dropout(x * m.w, 0.5).exp(), w=parameter(4))
+    with pytest.raises(BackendError, match=message):
+        tracer_core.compile(model, backend=joint_backend(partition))(X)
+
+
+def test_joint_and_partition_go_together():
+    with pytest.raises(ValueError, match="go together"):
+        Backend("own_cut", compile=compile_eager, training=Training.JOINT)
 
 
 def test_saved_tensors_are_freed_with_the_graph():

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 
 IMPORTS = """\
-import abc, collections, contextlib, copy, dataclasses, datetime, enum, functools, hashlib, itertools, math, operator
-import random, re, struct, types, typing
+import abc, array, collections, contextlib, copy, dataclasses, datetime, enum, functools, hashlib, itertools, math, operator
+import logging, random, re, struct, types, typing, weakref
+import numpy
 import torch
 import torch.nn.functional as F
 import tracer_core

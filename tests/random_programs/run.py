@@ -215,6 +215,8 @@ def _run(program: Program, text: str, code: types.CodeType, seconds: float) -> R
                 wanted = eager.step(is_call, step, number)
             except OutOfTime:
                 return Result(program.seed, "invalid", f"step {number}: eager takes too long")
+            except (RuntimeError, MemoryError) as error:  # a view that torch no longer lets anyone look at
+                return Result(program.seed, "invalid", f"step {number}: {error!r}")
             if len(wanted) > MOST_FACTS:
                 return Result(program.seed, "invalid", f"step {number}: what eager makes grows without end")
             if isinstance(eager.raised, MemoryError):

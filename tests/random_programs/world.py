@@ -17,6 +17,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy
 import torch
 
 _ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
@@ -94,7 +95,11 @@ class _Describer:
 
 def _is_plain(obj: Any) -> bool:
     """Immutable all the way down: Python promises nothing about its identity."""
-    return type(obj) in _PLAIN or (type(obj) in (tuple, frozenset) and all(map(_is_plain, obj)))
+    return (
+        type(obj) in _PLAIN
+        or isinstance(obj, numpy.generic)
+        or (type(obj) in (tuple, frozenset) and all(map(_is_plain, obj)))
+    )
 
 
 Parts = Iterable[tuple[str, Any]]
@@ -138,7 +143,9 @@ def _set(d: _Describer, path: str, obj: Any) -> Parts:
 
 def _dict(d: _Describer, path: str, obj: Any) -> Parts:
     parts: list[tuple[str, Any]] = []
-    for i, (key, value) in enumerate(dict.items(obj)):
+    # The order of its base means nothing.
+    kind: Any = collections.OrderedDict if isinstance(obj, collections.OrderedDict) else dict
+    for i, (key, value) in enumerate(kind.items(obj)):
         if type(key) in _PLAIN:
             parts.append((f"[{type(key).__name__} {key!r}]", value))
         else:
@@ -146,7 +153,7 @@ def _dict(d: _Describer, path: str, obj: Any) -> Parts:
     if isinstance(obj, collections.defaultdict):
         parts.append((".default_factory", obj.default_factory))
     d.lines.append(
-        f"{path} has keys in order {[repr(k) if type(k) in _PLAIN else '?' for k in dict.keys(obj)]}"
+        f"{path} has keys in order {[repr(k) if type(k) in _PLAIN else '?' for k in kind.keys(obj)]}"
     )
     return [*parts, *_attributes(obj)]
 

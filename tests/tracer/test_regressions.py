@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import builtins
 import collections
+import copy
 import datetime
 import enum
+import fractions
 import functools
+import heapq
 import itertools
 import math
 import operator
@@ -661,3 +664,178 @@ def test_keywords_of_a_call_that_a_refused_argument_breaks():
     same(
         program, (torch.ones(3, 2), sparse, 0.5), (torch.ones(3, 2), sparse, 0.25), kinds=("tensor_subclass",)
     )
+
+
+# -- what 20,000 programs on Python 3.12 showed (seeds from 300000) ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        datetime.date(2020, 1, 2),
+        (1, datetime.timedelta(2)),
+        fractions.Fraction(1, 2),
+        float("inf"),
+        float("nan"),
+        -0.0,
+        torch.float32,
+        torch.Size([2]),
+        frozenset([1]),
+        datetime.UTC,
+    ],
+    ids=str,
+)
+def test_keys_of_dictionaries_that_no_literal_writes_319484(key):
+    def f(x, table):
+        found = table.get(key, "no"), key in table
+        try:
+            found = (*found, table[key])
+        except KeyError as error:
+            found = (*found, error.args)
+        table[key] = 5
+        return x + 1, found
+
+    same(f, (X, {}), (X, {key: 2}), (X, {}), (X, {"a": 1, key: 3}), breaks=None)
+
+
+def test_a_property_that_holds_an_argument_301729():
+    def f(x, value):
+        return x + 1, property(value).fget, staticmethod(value).__func__, property(value)
+
+    first, second = [1], [2]
+    compiled = tracer_core.compile(f, backend="eager")
+    for value in (first, first, second):
+        _, getter, function, made = compiled(X, value)
+        assert getter is function is made.fget is value
+
+
+def test_an_empty_dictionary_does_not_ask_for_a_hash_301674():
+    def f(x, table):
+        try:
+            return x + 1, table.pop([1], 2)
+        except TypeError as error:
+            return x, str(error)
+
+    same(f, (X, {}), (X, {"a": 1}), (X, {}), breaks=None)
+
+
+def test_unequal_by_object_is_the_opposite_of_equal_304334():
+    class Odd:
+        def __eq__(self, other):
+            return other == 1 or NotImplemented
+
+        __hash__ = None
+
+    def f(x, one):
+        return x + 1, object.__ne__(3, -3), object.__ne__(one, 1), object.__ne__(one, 2), object.__ne__(x, 1)
+
+    same(f, (X, Odd()), (X, Odd()), breaks=None)
+
+
+def test_a_view_of_the_entries_of_a_class_313619():
+    def f(x, cls):
+        return x + 1, vars(cls)
+
+    class Plain:
+        a = 1
+
+    out = tracer_core.compile(f, backend="eager")
+    for cls in (Plain, Plain, World):
+        assert type(out(X, cls)[1]) is types.MappingProxyType and repr(out(X, cls)[1]) == repr(vars(cls))
+
+
+def test_iterables_given_by_name():
+    def f(x, items):
+        return (
+            x + 1,
+            list(itertools.combinations(iterable=items, r=2)),
+            list(itertools.permutations(iterable=items)),
+        )
+
+    same(f, (X, [1, 2]), (X, [3, 2]), (X, [3, 2, 5]), breaks=None)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda value: heapq.heappush("ab", value),
+        lambda value: heapq.heappop(bytearray(b"ab")),
+        lambda value: "ab" % collections.deque([1]),  # noqa: UP031, F507
+        lambda value: collections.deque([1]).remove(7),
+        lambda value: operator.iconcat(1, value),
+        lambda value: operator.concat("a", 1),
+        lambda value: super(),
+        lambda value: reversed(bytearray(b"ab")),
+        lambda value: __import__(value),
+        lambda value: collections.OrderedDict("b"),
+        lambda value: collections._count_elements(["x"], ""),
+        lambda value: object.__dict__["__init_subclass__"](int, value),
+        lambda value: type.__setattr__(int, value, 1),
+        lambda value: type.__setattr__(World, value, 1),
+        lambda value: property(abs).__set__(value, 1),
+        lambda value: property(abs).__delete__(value),
+        lambda value: property().__get__(value),
+        lambda value: operator.length_hint([1], value),
+        lambda value: itertools.combinations("ab", value),
+        lambda value: torch._C._group_tensors_by_device_and_dtype(),
+    ],
+)
+def test_what_a_builtin_refuses_is_said_in_its_own_words_300144(call):
+    value = World()
+
+    def f(x):
+        try:
+            found = call(value)
+            return x + 1, type(found), list(found or [])
+        except Exception as error:
+            return x + 2, type(error), str(error)
+
+    same(f, (X,), (X,), breaks=None)
+
+
+def test_one_exception_in_except_star_313956():
+    def f(x, n):
+        try:
+            raise ValueError(n)
+        except* ValueError as found:
+            kept = found.args
+        return x + 1, type(kept[1]), kept[1][0].args
+
+    same(f, (X, 1), (X, 2), breaks=None)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda value: torch.is_anomaly_enabled(value),
+        lambda value: torch.is_autocast_cache_enabled(value),
+        lambda value: torch.get_num_threads(value),
+        lambda value: copy.deepcopy([1], value, None),
+        lambda value: copy.deepcopy([1], 3),
+        lambda value: property(abs).__get__(None),
+        lambda value: type.__new__(type, "Made", (), value),
+        lambda value: torch._C._group_tensors_by_device_and_dtype(value),
+        lambda value: torch.autograd.Function.__dict__["apply"].__func__(value),
+        lambda value: torch._C._set_onednn_allow_tf32(True),
+    ],
+)
+def test_what_a_function_of_torch_refuses_is_said_in_its_own_words_3634(call):
+    value = World()
+
+    def f(x):
+        try:
+            return x + 1, call(value)
+        except Exception as error:
+            return x + 2, type(error), str(error)
+
+    same(f, (X,), (X,), breaks=None)
+
+
+def test_a_deep_copy_notes_what_it_made_in_the_memo_given():
+    def f(x, memo, value):
+        made = copy.deepcopy(value, memo)
+        kept = memo[id(value)] is made
+        memo.clear()  # of addresses
+        return x + 1, made, kept
+
+    same(f, (X, {}, [1]), (X, {}, [2]), breaks=None)

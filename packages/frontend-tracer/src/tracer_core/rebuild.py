@@ -41,6 +41,7 @@ from tracer_core.remake import (
     dict_iterator,
     is_module_global,
     is_stale,
+    proxy_of,
     spent_iterator,
     type_parameter,
     type_variable,
@@ -246,7 +247,7 @@ class Rebuilder(ObjectRebuilder):
 
     def _proxy(self, obj: Any) -> str:
         (mapping,) = gc.get_referents(obj)
-        return self._new(obj, f"{self._constant(types.MappingProxyType)}({self._value(mapping)})")
+        return self._new(obj, f"{self._constant(proxy_of)}({self._value(mapping)})")
 
     def _size(self, obj: torch.Size) -> str:
         return self._new(obj, f"{self._constant(torch.Size)}([{self._items(obj)}])")

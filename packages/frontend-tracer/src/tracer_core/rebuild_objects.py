@@ -172,8 +172,6 @@ class ObjectRebuilder:
             parts = [obj.fget, obj.fset, obj.fdel]
         else:
             parts = [obj.__func__]
-        if all(part is None or self._source_of(part) is not None for part in parts):
-            return self._constant(obj)
         return self._new(obj, f"{self._constant(type(obj))}({self._items(parts)})")
 
     # -- classes made here --

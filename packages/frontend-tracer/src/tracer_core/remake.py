@@ -45,6 +45,11 @@ def deque_iterator(kind: Any, held: Any, consumed: int, stale: bool) -> Any:
     return iterator
 
 
+def proxy_of(mapping: Any) -> Any:
+    """A read-only view of a dictionary; the entries of a class are given as one."""
+    return mapping if type(mapping) is types.MappingProxyType else types.MappingProxyType(mapping)
+
+
 def is_stale(iterator: Any) -> bool:
     """Whether an iterator with items left refuses to go on; it is advanced."""
     try:

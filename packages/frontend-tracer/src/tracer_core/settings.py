@@ -71,7 +71,6 @@ for _name, _get, _set in (
     ("overrideable_sdp", "_get_overrideable_sdp_enabled", "_set_sdp_use_overrideable"),
     ("mkldnn", "_get_mkldnn_enabled", "_set_mkldnn_enabled"),
     ("mkldnn_deterministic", "_get_mkldnn_deterministic", "_set_mkldnn_deterministic"),
-    ("mkldnn_tf32", "_get_onednn_allow_tf32", "_set_onednn_allow_tf32"),
     ("cudnn", "_get_cudnn_enabled", "_set_cudnn_enabled"),
     ("cudnn_benchmark", "_get_cudnn_benchmark", "_set_cudnn_benchmark"),
     ("cudnn_deterministic", "_get_cudnn_deterministic", "_set_cudnn_deterministic"),

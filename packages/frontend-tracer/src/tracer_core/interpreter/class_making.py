@@ -209,6 +209,8 @@ def new_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 4 or not isinstance(args[0], type):
         tracer.break_graph("class_statement", "type.__new__ is called in an unusual way")
     meta, name, bases, namespace = args
+    if not (isinstance(name, str) and isinstance(bases, tuple) and isinstance(namespace, dict)):
+        tracer.break_graph("native_python", "the arguments do not fit type.__new__()")
     best = winner(meta, bases)
     if best is not meta:
         other = tracer.class_entry(best, "__new__")[1]

@@ -100,10 +100,17 @@ def _initialise(tracer: Any, obj: Any, args: list[Any], kwargs: dict[str, Any]) 
     return frame
 
 
+def outside_class(frame: Frame) -> str:
+    """What super() says in a function that was not written in a class."""
+    return "super(): __class__ cell not found" if frame.code.raw.co_argcount else "super(): no arguments"
+
+
 def zero_argument_super(tracer: Any) -> Any:
     """super() reads ``__class__`` and the first argument of the calling frame."""
     frame = tracer.frames[-1]
     names = frame.code.locals_names
+    if "__class__" not in names:
+        raise RuntimeError(outside_class(frame))
     owner = tracer.load_cell(tracer.load(frame, names.index("__class__")), "__class__")
     if frame.locals[0] is NULL:
         raise RuntimeError("super(): arg[0] deleted")

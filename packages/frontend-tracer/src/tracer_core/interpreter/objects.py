@@ -352,6 +352,8 @@ def percent(tracer: Any, template: str, values: Any) -> str:
     elif isinstance(values, tuple):
         parts = tuple(text_part(tracer, value) for value in tracer.spread(values))
     else:
+        if isinstance(values, collections.deque):  # it has items but is no mapping to C code
+            tracer.break_graph("unknown_native", "a deque is formatted by %")
         parts = text_part(tracer, values)
         if parts is not values and not hasattr(type(values), "__getitem__"):
             parts = (parts,)

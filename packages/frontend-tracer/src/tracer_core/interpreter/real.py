@@ -18,6 +18,7 @@ from tracer_core.errors import TracerError
 from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.code import asks_for_locals
 from tracer_core.interpreter.frame import NULL, Frame, Unread, contents
+from tracer_core.interpreter.instances import outside_class
 from tracer_core.interpreter.machine import Machine
 from tracer_core.interpreter.operations import _BINARY, _COMPARE, _INPLACE, _UNARY
 from tracer_core.interpreter.tracebacks import extended
@@ -122,6 +123,8 @@ class RealMachine(Machine):
         if function is super and not args and not kwargs:
             frame = self.frames[-1]
             names = frame.code.locals_names
+            if "__class__" not in names:
+                raise RuntimeError(outside_class(frame))
             owner = frame.locals[names.index("__class__")].cell_contents
             first = frame.locals[0]
             return super(owner, first.cell_contents if type(first).__name__ == "cell" else first)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import collections
 import enum
+import math
 import types
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -304,7 +305,7 @@ class TraceState(Numbers):
         present = dict.__contains__(obj, key)
         if source is None or (change is not None and change.decided(key)):
             return dict.__getitem__(obj, key) if present else default
-        if not is_constant(key):
+        if not _is_literal(key):
             return self._get_by_object(obj, key, default)
         if not present:
             self.provenance.guard(GuardKind.HAS_NOT, source, key)
@@ -342,11 +343,21 @@ class TraceState(Numbers):
         source, change = self.provenance.source_of(obj), self.effects.peek(obj)
         present = dict.__contains__(obj, key)
         if source is not None and not (change is not None and change.decided(key)):
-            if is_constant(key):
+            if _is_literal(key):
                 self.provenance.guard(GuardKind.HAS if present else GuardKind.HAS_NOT, source, key)
             else:
                 self.keys(obj)
         return present
+
+
+def _is_literal(key: Any) -> bool:
+    """Whether a key's text in a guard is the key."""
+    if type(key) is tuple:
+        return all(map(_is_literal, key))
+    return type(key) in _LITERALS or (type(key) is float and math.isfinite(key))
+
+
+_LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 
 
 def _by_identity(value: Any) -> bool:

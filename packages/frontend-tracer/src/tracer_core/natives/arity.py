@@ -28,8 +28,8 @@ _SLOTS = {
 }  # fmt: skip
 
 
-#: Functions without a signature: the fewest and most arguments.
-_COUNTS: dict[Any, tuple[int, int]] = {
+#: Functions without a signature: the fewest and most arguments. Tables add theirs.
+COUNTS: dict[Any, tuple[int, int]] = {
     next: (1, 2),
     iter: (1, 2),
     getattr: (2, 3),
@@ -42,8 +42,8 @@ _COUNTS: dict[Any, tuple[int, int]] = {
 @functools.cache
 def _limits(function: Any) -> tuple[int, float, frozenset[str] | None, frozenset[str]] | None:
     """(fewest, most positional arguments, names of keywords or None for any, keywords that count as positional)."""
-    if function in _COUNTS:
-        return *_COUNTS[function], frozenset(), frozenset()
+    if function in COUNTS:
+        return *COUNTS[function], frozenset(), frozenset()
     try:
         parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):

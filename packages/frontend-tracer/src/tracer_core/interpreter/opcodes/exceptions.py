@@ -61,7 +61,7 @@ def _split(m: Machine, error: Any, kinds: tuple[type, ...]) -> tuple[Any, Any]:
         return left, matched
     if not isinstance(error, kinds):
         return error, None
-    return None, BaseExceptionGroup("", [error])
+    return None, BaseExceptionGroup("", (error,))
 
 
 @opcode("PREP_RERAISE_STAR")

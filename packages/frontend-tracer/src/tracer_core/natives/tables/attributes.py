@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter.attributes import ABSENT
 from tracer_core.natives.effects import special
 
@@ -11,6 +12,12 @@ from tracer_core.natives.effects import special
 def _is_name(args: list[Any]) -> None:
     if len(args) > 1 and not isinstance(args[1], str):
         getattr(object(), args[1])  # raises Python's own error
+
+
+def _is_name_of_class(tracer: Any, args: list[Any]) -> None:
+    if not args[0].__flags__ & HEAP_TYPE:  # refused before its name is looked at
+        tracer.break_graph("unsupported_mutation", f"an attribute of {args[0].__name__} is set")
+    _is_name(args)
 
 
 @special(getattr)
@@ -50,11 +57,13 @@ def object_setattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None
 
 @special(type.__setattr__)
 def type_setattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _is_name_of_class(tracer, args)
     tracer.set_class_attribute(*args)
 
 
 @special(type.__delattr__)
 def type_delattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    _is_name_of_class(tracer, args)
     tracer.set_class_attribute(*args, ABSENT)
 
 

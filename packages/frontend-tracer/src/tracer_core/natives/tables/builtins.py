@@ -158,6 +158,8 @@ def length(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(builtins.__import__)
 def import_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if not isinstance(args[0], str):
+        tracer.break_graph("native_python", "__import__() of what is no name")
     name, fromlist, level = args[0], args[3] if len(args) > 3 else (), args[4] if len(args) > 4 else 0
     return tracer.import_name(
         tracer.frames[-1], name, kwargs.get("fromlist", fromlist), kwargs.get("level", level)
@@ -183,12 +185,24 @@ def object_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 @special(object.__dict__["__init_subclass__"])
 def object_init_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    if len(args) > 1:
+        tracer.break_graph("native_python", "__init_subclass__() refuses its arguments")
     object.__init_subclass__(**kwargs)  # raises Python's own error
 
 
-@special(object.__eq__, object.__ne__)
+@special(object.__eq__)
 def object_equal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return True if args[0] is args[1] else NotImplemented
+
+
+@special(object.__ne__)
+def object_unequal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The opposite of what ``__eq__`` says."""
+    equal = tracer.special(type(args[0]), "__eq__")
+    if equal is not object.__eq__ and not isinstance(equal, types.FunctionType):
+        tracer.break_graph("unknown_native", f"object.__ne__ of a {type(args[0]).__name__}")
+    said = tracer.call_value(equal, args, {})
+    return said if said is NotImplemented else not tracer.truth(said)
 
 
 @special(hash, object.__hash__)
@@ -221,7 +235,7 @@ def _mapping_init(kind: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         result = kind()
         if args:
-            result.update(pairs_of(tracer, args[0]))
+            result.update(pairs_of(tracer, args[0], kind))
         result.update(kwargs)
         return result
 

@@ -11,6 +11,7 @@ from tracer_core.interpreter.answers import text_part
 from tracer_core.interpreter.attributes import ABSENT
 from tracer_core.natives import reading
 from tracer_core.natives.effects import MOVES, MUTATES, PURE, declare, special
+from tracer_core.provenance import is_constant
 
 _READERS: dict[type, str] = {
     list: "copy __len__ __iter__ __getitem__ __add__ __mul__ __reversed__ __rmul__",
@@ -94,7 +95,9 @@ def fromkeys(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def count_elements(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """What collections.Counter counts with."""
     mapping, iterable = args
-    for element in tracer.spread(iterable):
+    elements = tracer.spread(iterable)
+    tracer.getattr(mapping, "get")  # what has none is refused even where there is nothing to count
+    for element in elements:
         known = tracer.call_value(tracer.getattr(mapping, "get"), [element, 0], {})
         tracer.setitem(mapping, element, tracer.binary("+", known, 1))
 
@@ -220,12 +223,15 @@ def delete(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 @special(dict.pop, collections.OrderedDict.pop)
 def pop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key, *rest = args
+    if tracer.python_method(key, "__hash__") or not is_constant(key):
+        if type(target) is dict and not tracer.keys(target):  # an empty one does not ask for the hash
+            key = ""
     tracer.check_key(key, target)
     value = tracer.dict_get(target, key, ABSENT)
     if value is ABSENT:
         if rest or "default" in kwargs:
             return rest[0] if rest else kwargs["default"]
-        raise KeyError(key)
+        raise KeyError(args[1])
     tracer.before_remove(target, key)
     return _kind(target).pop(target, key)
 
@@ -278,7 +284,7 @@ def update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, *rest = args
     items: dict[Any, Any] = {}
     if rest:
-        items = pairs_of(tracer, rest[0])
+        items = pairs_of(tracer, rest[0], _kind(target))
     items.update(kwargs)
     if isinstance(target, collections.OrderedDict):  # its update() goes through __setitem__
         for key, value in items.items():
@@ -290,8 +296,8 @@ def update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         dict.__setitem__(target, key, value)
 
 
-def pairs_of(tracer: Any, source: Any) -> dict[Any, Any]:
-    """What dict(source) reads: a mapping, or pairs."""
+def pairs_of(tracer: Any, source: Any, kind: type = dict) -> dict[Any, Any]:
+    """What kind(source) reads: a mapping, or pairs."""
     if isinstance(source, dict) or tracer.has_attribute(source, "keys"):
         found = tracer.mapping(source)
         objects.settle_keys(tracer, list(found))
@@ -299,6 +305,8 @@ def pairs_of(tracer: Any, source: Any) -> dict[Any, Any]:
     items: dict[Any, Any] = {}
     for i, pair in enumerate(tracer.spread(source)):
         parts = tracer.spread(pair)
+        if len(parts) != 2 and kind is not dict:
+            tracer.break_graph("native_python", f"{kind.__name__}() refuses its arguments")
         if len(parts) != 2:
             length = f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required"
             raise ValueError(length)

@@ -45,6 +45,8 @@ def shallow(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(copy.deepcopy)
 def deep(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     memo = args[1] if len(args) > 1 else kwargs.get("memo")
+    if len(args) > 2 or (memo is not None and not (type(memo) is dict and tracer.is_fresh(memo))):
+        tracer.break_graph("native_python", "copy.deepcopy() with a memo that existed before")
     return _deep(tracer, args[0], {} if memo is None else memo)
 
 

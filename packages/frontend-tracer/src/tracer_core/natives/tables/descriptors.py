@@ -50,11 +50,13 @@ def call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(property.__get__)
 def property_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    held, obj, *_ = args
+    held, obj, *owner = args
     if obj is None:
+        if owner in ([], [None]):
+            tracer.break_graph("native_python", "the arguments do not fit property.__get__()")
         return held
     if held.fget is None:
-        raise AttributeError("property has no getter")
+        tracer.break_graph("native_python", "a property without a getter says its name")
     return tracer.prepare(tracer.getattr(held, "fget"), [obj], {})
 
 
@@ -62,7 +64,7 @@ def property_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def property_set(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     held, obj, value = args
     if held.fset is None:
-        raise AttributeError("property has no setter")
+        tracer.break_graph("native_python", "a property without a setter says its name")
     tracer.call_value(tracer.getattr(held, "fset"), [obj, value], {})
 
 

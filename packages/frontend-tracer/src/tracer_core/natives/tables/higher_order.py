@@ -102,6 +102,8 @@ class _Context(torch.autograd.function.FunctionCtx):
 @_node(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
 def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     cls, *rest = args
+    if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
+        tracer.break_graph("higher_order", "apply() of what is no autograd.Function")
     what = f"{cls.__name__}.apply"
     if torch_private.transforms_active():
         tracer.break_graph("higher_order", f"{what} under a transform of torch.func")

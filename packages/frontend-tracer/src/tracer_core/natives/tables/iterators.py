@@ -17,9 +17,8 @@ def _of_iterators(function: Any) -> Any:
     """Iterators that ask for one item at a time: those with user code inside come back to the tracer."""
 
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        plain = (int, type(None))
-        lazy = [a if isinstance(a, plain) else tracer.native_iterator(tracer.iterate(a)) for a in args]
-        return function(*lazy, **kwargs)
+        pools, rest, kwargs = _pools_of(tracer, function, args, kwargs)
+        return function(*(tracer.native_iterator(tracer.iterate(a)) for a in pools), *rest, **kwargs)
 
     return handler
 
@@ -28,11 +27,26 @@ def _of_pools(function: Any) -> Any:
     """Iterators that read their arguments whole when they are made."""
 
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        return function(
-            *(a if isinstance(a, (int, type(None))) else tracer.spread(a) for a in args), **kwargs
-        )
+        pools, rest, kwargs = _pools_of(tracer, function, args, kwargs)
+        return function(*(tracer.spread(a) for a in pools), *rest, **kwargs)
 
     return handler
+
+
+def _pools_of(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """(what is iterated, the other arguments, keywords without what is iterated)"""
+    if function in _ALL_ITERATED:
+        return args, [], kwargs
+    if "iterable" in kwargs and not args:
+        kwargs = dict(kwargs)
+        args = [kwargs.pop("iterable")]
+    for value in (*args[1:], *kwargs.values()):
+        if not isinstance(value, (int, type(None))):
+            tracer.break_graph("native_python", f"{function.__name__}() by a {type(value).__name__}")
+    return args[:1], args[1:], kwargs
+
+
+_ALL_ITERATED = frozenset({itertools.chain, itertools.zip_longest, itertools.product})
 
 
 for _function in (itertools.chain, itertools.islice, itertools.zip_longest, itertools.pairwise, itertools.cycle,

@@ -160,10 +160,9 @@ def remove(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         tracer.before_change(container)
         del container[position]
         return
-    kind = (
-        "list.remove(x): x not in list" if isinstance(container, list) else "deque.remove(x): x not in deque"
-    )
-    raise ValueError(kind)
+    if isinstance(container, list):
+        raise ValueError("list.remove(x): x not in list")
+    tracer.break_graph("native_python", "what is removed is not in the deque")
 
 
 @special(list.__contains__, tuple.__contains__, collections.deque.__contains__)
@@ -225,6 +224,8 @@ def descriptor_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(property.__delete__)
 def property_delete(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    if args[0].fdel is None:
+        tracer.break_graph("native_python", "a property without a deleter says its name")
     tracer._delete_descriptor(args[0], args[1], "?")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _operator
+import collections
 import operator
 from typing import Any
 
@@ -12,7 +13,7 @@ from tracer_core.natives.effects import PURE, SHALLOW, declare, special
 
 _BINARY = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
-    "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "concat": "+",
+    "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
 }  # fmt: skip
 _COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}
 
@@ -29,6 +30,8 @@ for _name, _symbol in _BINARY.items():
     special(getattr(operator, _name))(_binary(_symbol))
     _inplace = f"i{_name.rstrip('_')}"
     special(getattr(operator, _inplace))(_binary(f"{_symbol}="))
+for _concat, _symbol in ((operator.concat, "+"), (operator.iconcat, "+=")):
+    special(_concat)(lambda tracer, args, kwargs, _symbol=_symbol: _concatenated(tracer, _symbol, *args))
 for _name, _symbol in _COMPARE.items():
     special(getattr(operator, _name))(_compare(_symbol))
 special(operator.neg)(lambda tracer, args, kwargs: tracer.unary("-", *args))
@@ -53,7 +56,19 @@ declare(PURE, [_operator._compare_digest])  # type: ignore[attr-defined]
 declare(SHALLOW, [operator.itemgetter, operator.attrgetter, operator.methodcaller])
 
 
+def _concatenated(tracer: Any, symbol: str, left: Any, right: Any) -> Any:
+    """Sequences are added; what numbers and objects with ``__add__`` do is for C to say."""
+    if not (isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES)):
+        tracer.break_graph("native_python", f"concat() of a {type(left).__name__} and a {type(right).__name__}")
+    return tracer.binary(symbol, left, right)
+
+
+_SEQUENCES = (list, tuple, str, bytes, bytearray, collections.deque)
+
+
 def _length_hint(tracer: Any, value: Any, default: int = 0) -> Any:
+    if type(default) is not int:
+        tracer.break_graph("native_python", f"length_hint() with a {type(default).__name__}")
     if tracer.python_method(value, "__length_hint__") or not hasattr(type(value), "__len__"):
         tracer.break_graph("unknown_native", f"length_hint() of a {type(value).__name__}")
     return tracer.call_value(len, [value], {})

@@ -91,6 +91,8 @@ def _applied(tracer: Any, function: Any, *operands: Any) -> Any:
 
 @special(torch._C._group_tensors_by_device_and_dtype)
 def group_tensors(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if not isinstance(args[0] if args else kwargs.get("tensorlistlist"), (list, tuple)):
+        tracer.break_graph("native_python", "the arguments do not fit _group_tensors_by_device_and_dtype()")
     lists = [tracer.spread(one) for one in tracer.spread(args[0] if args else kwargs["tensorlistlist"])]
     with_indices = args[1] if len(args) > 1 else kwargs.get("with_indices", False)
     groups: dict[Any, Any] = {}

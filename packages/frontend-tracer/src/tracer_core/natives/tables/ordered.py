@@ -19,6 +19,8 @@ _HEAP = [function for name, function in vars(heapq).items() if name in (
 def _on_heap(function: Any) -> Callable[..., Any]:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         heap, *rest = args
+        if not isinstance(heap, list):
+            tracer.break_graph("native_python", f"{function.__name__}() of a {type(heap).__name__}")
         tracer.native_reads(heap, *rest)
         tracer.before_change(heap)
         if is_plain(tracer, heap) and all(is_plain(tracer, item) for item in rest):

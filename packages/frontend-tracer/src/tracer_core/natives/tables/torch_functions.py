@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.natives.arity import COUNTS
 from tracer_core.natives.effects import EFFECTS, PURE, SHALLOW, breaks, declare, query, special
 
 
@@ -26,6 +27,7 @@ declare(PURE, _present(torch._C, "_is_any_autocast_enabled _is_tracing _is_torch
 
 def _declare_query(function: Any) -> None:
     if function not in EFFECTS:  # torch and torch._C share some
+        COUNTS[function] = 0, 0
         special(function)(lambda tracer, args, kwargs: query(tracer, function))
 
 

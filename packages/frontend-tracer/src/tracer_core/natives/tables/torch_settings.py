@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tracer_core import settings
+from tracer_core.natives.arity import COUNTS
 from tracer_core.natives.effects import EFFECTS, PURE, breaks, declare, query, special
 from tracer_core.recorder.contexts import InferenceHandle, ProfilerHandle
 
@@ -76,6 +77,7 @@ def ask(tracer: Any, name: str) -> Any:
 def _declare_question(function: Any, name: str) -> None:
     if function in EFFECTS:
         return
+    COUNTS[function] = 0, 0
     special(function)(lambda tracer, args, kwargs: ask(tracer, name))
 
 
@@ -105,6 +107,7 @@ for _name, _device, _kind in (
     ("is_autocast_cpu_enabled", "cpu", "enabled"), ("get_autocast_cpu_dtype", "cpu", "dtype"),
     ("get_autocast_gpu_dtype", "cuda", "dtype"),
 ):  # fmt: skip
+    COUNTS[getattr(torch, _name)] = 0, 0
     special(getattr(torch, _name))(
         lambda tracer, args, kwargs, name=f"autocast_{_device}_{_kind}": ask(tracer, name)
     )
@@ -180,7 +183,9 @@ breaks("torch_mode", "it changes what operators ask", [
 declare(PURE, [torch._C._is_any_autocast_enabled])
 for _function in (torch._C._get_privateuse1_backend_name, getattr(torch._C, "_cuda_getDeviceCount", None)):
     if _function is not None:  # in builds for CUDA only
+        COUNTS[_function] = 0, 0
         special(_function)(lambda tracer, args, kwargs, _function=_function: query(tracer, _function))
 for _function in (torch.is_anomaly_enabled, torch.is_anomaly_check_nan_enabled):
+    COUNTS[_function] = 0, 0
     special(_function)(lambda tracer, args, kwargs, which=_function is torch.is_anomaly_check_nan_enabled: ask(
         tracer, "anomaly")[which])  # fmt: skip
