@@ -158,9 +158,15 @@ def reversed_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.native_reads(value)
         return reversed(value)
     if not (tracer.python_method(value, "__len__") and tracer.python_method(value, "__getitem__")):
-        tracer.break_graph("unknown_native", f"reversed() of a {type(value).__name__}")
+        if type(value) not in _VIEWS:
+            tracer.break_graph("unknown_native", f"reversed() of a {type(value).__name__}")
+        tracer.expand(value)
+        return reversed(value)
     rest = iter(range(tracer.call_value(len, [value], {}) - 1, -1, -1))
     return LazyIterator(tracer, "reversed", lambda: tracer.getitem(value, next(rest)))
+
+
+_VIEWS = tuple(type(view) for view in ({}.keys(), {}.values(), {}.items()))
 
 
 @special(range)
