@@ -59,9 +59,8 @@ def autograd_backward(
     if grad_variables is not None:
         tracer.break_graph("autograd_in_graph", "backward(grad_variables=)")
     outputs = [tensors] if isinstance(tensors, torch.Tensor) else tracer.spread(tensors)
-    if grad_tensors is None:
-        given = [None] * len(outputs)
-    else:
+    given: list[Any] = [None] * len(outputs)
+    if grad_tensors is not None:
         given = [grad_tensors] if isinstance(grad_tensors, torch.Tensor) else tracer.spread(grad_tensors)
     if inputs is not None:
         values = inputs.values() if type(inputs) is dict else inputs
@@ -95,14 +94,13 @@ def autograd_grad(
         )
     options = {"retain_graph": retain_graph, "create_graph": create_graph, "allow_unused": allow_unused,
                "materialize_grads": materialize_grads}  # fmt: skip
-    lists = [_listed(tracer, value) for value in (outputs, inputs)]
+    results, wanted = _listed(tracer, outputs), _listed(tracer, inputs)
     given = None if grad_outputs is None else _listed(tracer, grad_outputs)
-    if not all(lists) or not all(isinstance(one, torch.Tensor) for one in lists[0] + lists[1]) or not all(
-        type(option) in (bool, type(None)) for option in options.values()
-    ):  # fmt: skip
+    plain = all(type(option) in (bool, type(None)) for option in options.values())
+    if not (plain and results and wanted and all(isinstance(one, torch.Tensor) for one in results + wanted)):
         tracer.break_graph("autograd_in_graph", "torch.autograd.grad() of these arguments")
-    gradients.require_inside(tracer, *lists)
-    return tuple(one for one, _ in gradients.differentiate(tracer, *lists, given, **options))
+    gradients.require_inside(tracer, results, wanted)
+    return tuple(one for one, _ in gradients.differentiate(tracer, results, wanted, given, **options))
 
 
 def _listed(tracer: Any, value: Any) -> list[Any]:
