@@ -192,6 +192,7 @@ def test_two_parameters_become_one() -> None:
         model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False))
 
         def step(x: Any) -> Any:
+            model.zero_grad()
             model(x).pow(2).mean().backward()
 
         def tie() -> None:
@@ -216,6 +217,24 @@ def test_gradients_of_two_parameters_become_one_tensor() -> None:
         return Side(step, model, {2: share})
 
     trained(make, *((X,),) * 4)
+
+
+def test_counters_that_share_memory_with_what_the_program_counts() -> None:
+    def make() -> Side:
+        model = mlp()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        counter = torch.zeros(4)
+        for i, p in enumerate(model.parameters()):
+            optimizer.state[p] = {"step": counter[i], "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+        whole = _step(model, optimizer)
+
+        def step(x: Any, y: Any) -> Any:
+            counter.add_(1)
+            return whole(x, y)
+
+        return Side(step, [model, optimizer, counter])
+
+    trained(make, *CALLS, breaks=None)
 
 
 def test_batch_size_changes() -> None:

@@ -278,6 +278,37 @@ def double_backward_by_create_graph(model: Any) -> Any:
     return step, optimizer
 
 
+@program(graphs=1)
+def backward_that_makes_a_graph(model: Any) -> Any:
+    optimizer = sgd(model, lr=0.01)
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        held = model[0].weight.grad
+        model(x).pow(2).mean().backward(create_graph=True)
+        assert held is not model[0].weight.grad
+        first = [p.grad.detach().clone() for p in model.parameters()]
+        sum(p.grad.pow(2).sum() for p in model.parameters()).backward()
+        optimizer.step()
+        gradients = [p.grad.detach().clone() for p in model.parameters()]
+        model.zero_grad()
+        return first, gradients
+
+    return step, optimizer
+
+
+@program(graphs=2)
+def gradients_laid_out_in_another_way(model: Any) -> Any:
+    weight = nn.Parameter(torch.randn(4, 5, generator=torch.Generator().manual_seed(1)).t())
+    expanded = nn.Parameter(torch.ones(3, 1))
+
+    def step(x: Any, y: Any) -> Any:
+        ((x @ weight.t()).sum() + (expanded * torch.ones(3, 6)).sum() + model[0].bias.sum()).backward()
+
+    return step, [weight, expanded]
+
+
 @program(graphs=2)
 def backward_twice_with_retain_graph(model: Any) -> Any:
     optimizer = sgd(model)
