@@ -103,7 +103,7 @@ def joined(order: str) -> dict[str, Any]:
     return told(counter)
 
 
-def whole_step(order: str, name: str = "mlp") -> dict[str, Any]:
+def whole_step(order: str, name: str = "mlp", optimizer_inside: bool = False) -> dict[str, Any]:
     """The function that is compiled calls the model, the loss and backward."""
 
     def train(make: Any, compiled: bool) -> list[Any]:
@@ -114,6 +114,8 @@ def whole_step(order: str, name: str = "mlp") -> dict[str, Any]:
             optimizer.zero_grad()
             loss = loss_of(name, model, x, y)
             loss.backward()
+            if optimizer_inside:
+                optimizer.step()
             return loss
 
         if compiled:
@@ -122,7 +124,8 @@ def whole_step(order: str, name: str = "mlp") -> dict[str, Any]:
         for x, y in batches(name, 3):
             seen.append(whole(step(x, y)))
             seen += [whole(parameter.grad) for parameter in model.parameters()]
-            optimizer.step()
+            if not optimizer_inside:
+                optimizer.step()
         return [*seen, state_of(model)]
 
     want = train(ORDERS["eager"], False)
@@ -247,3 +250,54 @@ def through_parts() -> None:
 
     made = ORDERS["inside"](MODELS["mlp"][0](), backend="aten_eager")
     compare(ask(ORDERS["eager"](MODELS["mlp"][0]())), ask(made), CLOSE)
+
+
+def by_hand(way: str, optimizer_inside: bool = True) -> dict[str, Any]:
+    """Data parallelism that the program writes itself, in one compiled step: hooks on parameters that send their
+    gradients, or a loop over the gradients after backward()."""
+
+    def train_by_hand(compiled: bool) -> list[Any]:
+        model = MODELS["mlp"][0]()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def send(gradient: Any) -> Any:
+            dist.all_reduce(gradient)
+            return gradient / dist.get_world_size()
+
+        def send_accumulated(parameter: Any) -> None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+        for parameter in model.parameters():
+            if way == "hook":
+                parameter.register_hook(send)
+            if way == "accumulated":
+                parameter.register_post_accumulate_grad_hook(send_accumulated)
+
+        def step(x: Any, y: Any) -> Any:
+            optimizer.zero_grad()
+            loss = loss_of("mlp", model, x, y)
+            loss.backward()
+            if way == "loop":
+                for parameter in model.parameters():
+                    dist.all_reduce(parameter.grad)
+                    parameter.grad /= dist.get_world_size()
+            if optimizer_inside:
+                optimizer.step()
+            return loss
+
+        fast = tracer_core.compile(step, backend="eager") if compiled else step
+        seen: list[Any] = []
+        for x, y in batches("mlp", 4):
+            seen.append(whole(fast(x, y)))
+            seen += [whole(parameter.grad) for parameter in model.parameters()]
+            if not optimizer_inside:
+                optimizer.step()
+        return [*seen, state_of(model)]
+
+    want = train_by_hand(False)
+    with CaptureCounter() as counter:
+        got = train_by_hand(True)
+    compare(want, got, EXACT)
+    same_on_all_ranks(list(got[-1].values()))
+    return told(counter)

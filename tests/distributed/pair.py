@@ -85,7 +85,12 @@ class Pair:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **self._environment(rank)},
+                env={
+                    **os.environ,
+                    "OMP_NUM_THREADS": "1",
+                    "CUDA_VISIBLE_DEVICES": "",  # gloo, on any machine
+                    **self._environment(rank),
+                },
                 pass_fds=[writing],
             )
             os.close(writing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ def shard(model: Any, **settings: Any) -> Any:
     settings.setdefault("mesh", init_device_mesh("cpu", (dist.get_world_size(),)))
     for layer in _layers(model):
         fully_shard(layer, **settings)
+    if "mp_policy" in settings:  # the loss is computed in float32
+        settings["mp_policy"] = replace(settings["mp_policy"], output_dtype=torch.float32)
     return fully_shard(model, **settings)
 
 

@@ -88,10 +88,16 @@ def test_join(pair, order):
     pair.run("ddp:joined", order=order)
 
 
+@pytest.mark.parametrize("optimizer_inside", [False, True])
 @pytest.mark.parametrize("order", ["eager", *ORDERS])
-def test_compiled_step(pair, order):
-    """What is compiled calls an eager, or a compiled, model and backward()."""
-    pair.run("ddp:whole_step", order=order)
+def test_compiled_step(pair, order, optimizer_inside):
+    """What is compiled calls an eager, or a compiled, model and backward(), and perhaps the optimizer."""
+    pair.run("ddp:whole_step", order=order, optimizer_inside=optimizer_inside)
+
+
+@pytest.mark.parametrize("way", ["hook", "accumulated", "loop"])
+def test_data_parallelism_by_hand(pair, way):
+    pair.run("ddp:by_hand", way=way)
 
 
 @pytest.mark.parametrize("order", ORDERS)

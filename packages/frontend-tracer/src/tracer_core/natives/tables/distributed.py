@@ -41,7 +41,7 @@ def module_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def has_shards(module: Any) -> bool:
     """Whether fully_shard's hooks are among those of a module, which has none but ordinary ones around its forward."""
     library = sys.modules.get(_FULLY_SHARD)
-    if library is None or type(module).__call__ is not torch.nn.Module.__call__:
+    if library is None:
         return False
     tables = vars(module)
     hooks = [hook for name in _FORWARD_HOOKS for hook in tables.get(name, {}).values()]
