@@ -15,7 +15,7 @@ from tracer_core.plugin_api import Phase
 
 
 def backward_of(
-    function: Callable[..., torch.Tensor], *arguments: torch.Tensor
+    function: Callable[..., torch.Tensor], *arguments: torch.Tensor, dynamic: bool = False
 ) -> tuple[torch.fx.Graph, list[Any], list[Any]]:
     """(backward graph, what a call gave it, what it returned then) of a compiled function."""
     seen: list[Any] = []
@@ -31,7 +31,7 @@ def backward_of(
         return run
 
     backend = replace(ATEN_EAGER, name="seen", compile=compile_seen)
-    tracer_core.compile(function, backend=backend)(*arguments).square().sum().backward()
+    tracer_core.compile(function, backend=backend, dynamic=dynamic)(*arguments).square().sum().backward()
     graph, given, found = seen
     return graph, given, found
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from tests.aten.parts import backward_of, run_in_parts
 from tracer_core.aten.buckets import cut
+from tracer_core.aten.sizes import free_symbols, size_origins
 from tracer_core.testing import compare
 
 
@@ -44,12 +45,15 @@ def biases(x, a, b):
 PROGRAMS = {"layers": layers, "shared": shared, "views": views, "norms": norms, "biases": biases}
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_parts_give_what_the_whole_gives(name):
+def test_parts_give_what_the_whole_gives(name, dynamic):
     torch.manual_seed(0)
     x, a, b = (torch.randn(4, 4, requires_grad=True) for _ in range(3))
-    graph, inputs, want = backward_of(PROGRAMS[name], x, a, b)
+    graph, inputs, want = backward_of(PROGRAMS[name], x, a, b, dynamic=dynamic)
     count = len(want)
+    given = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
+    assert dynamic == any(map(free_symbols, given))
     rng = random.Random(0)
     orders = [[0] * count, list(range(count)), list(range(count))[::-1]]
     orders += [[rng.randrange(4) for _ in range(count)] for _ in range(10)]
@@ -59,6 +63,9 @@ def test_parts_give_what_the_whole_gives(name):
         for part in parts:
             assert part.gives, "a part that gives no gradient"
             part.graph.lint()
+            values = [node.meta["val"] for node in part.graph.find_nodes(op="placeholder")]
+            used = {symbol for node in part.graph.nodes for symbol in free_symbols(node.meta.get("val"))}
+            assert used <= size_origins(values).keys()
         compare(want, run_in_parts(parts, inputs, count))
 
 
