@@ -63,10 +63,17 @@ def is_constant(value: Any) -> bool:
 _LONG_LIVED = (type, torch.Tensor, torch.nn.Module, BaseException)
 
 
+#: Generator objects that stand for a frame kept as data (interpreter/shells.py) -> the frame.
+SHELLS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
 def end_is_seen(value: Any) -> bool:
     """Whether the program can tell when an object dies: it has ``__del__``, somebody watches it, or it is a generator
     that may be inside ``try``. Nothing of ours may keep such an object alive."""
     if type(value) is types.GeneratorType:
+        shell = SHELLS.get(value)
+        if shell is not None:
+            return bool(shell.acts_when_closed())
         return value.gi_frame is not None and bool(value.gi_code.co_exceptiontable)
     if not type(value).__flags__ & HEAP_TYPE or isinstance(value, _LONG_LIVED):
         return False
@@ -118,6 +125,8 @@ class Provenance:
         self._symbolic_dims = symbolic_dims
         #: Whether the trace asked a weak reference for its object, or a tensor for its gradient.
         self.follows_late = False
+        #: Gives what stands for a generator from before the trace.
+        self.stand_in: Callable[[Any], Any] | None = None
         #: Whether a number is computed from several sources.
         self.combines = False
         self._number = number
@@ -169,7 +178,14 @@ class Provenance:
             self.guards.append(Guard(kind, source, expected))
 
     def read(self, value: Any, source: Source) -> Any:
-        """A value reached by `source`, now seen by the program: guards it and returns it."""
+        """A value reached by `source`, now seen by the program: guards it and returns it, or what stands for it in
+        this trace."""
+        if type(value) is types.GeneratorType and self.stand_in is not None:
+            self._read_object(value, source)
+            return self.stand_in(value)
+        return self._read_object(value, source)
+
+    def _read_object(self, value: Any, source: Source) -> Any:
         known = self._read.get(source, self)
         if known is value and source not in self._symbols:
             return value

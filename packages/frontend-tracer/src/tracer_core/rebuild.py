@@ -28,8 +28,10 @@ from typing import Any
 
 import torch
 
+from tracer_core.interpreter.carried import is_stepped
 from tracer_core.interpreter.frame import NULL, Unread
-from tracer_core.interpreter.generators import HOST_ITERATORS
+from tracer_core.interpreter.generators import HOST_ITERATORS, TracedGenerator
+from tracer_core.interpreter.shells import can_be_data, frame_parts, new_shell, set_frame
 from tracer_core.natives import stand_ins
 from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
@@ -81,6 +83,10 @@ class Rebuilder(ObjectRebuilder):
         self._alive: list[Any] = []
         self._pending: collections.deque[Callable[[], None]] = collections.deque()
         self._depth = 0
+        #: The trace ends at a break: generators that are alive there are carried on.
+        self.suspends = False
+        #: How many objects written in C are being described, whose parts no trace sees.
+        self._in_native = 0
 
     def value(self, obj: Any) -> str:
         """The expression of an object; adds the lines that it needs."""
@@ -124,6 +130,8 @@ class Rebuilder(ObjectRebuilder):
         if isinstance(obj, IDENTITY_TYPES) or isinstance(obj, _IMMUTABLE):
             return self._constant(obj)
         if isinstance(obj, HOST_ITERATORS):
+            if self.suspends and type(obj) is TracedGenerator and not self._in_native and can_be_data(obj, is_stepped):
+                return self._generator(obj)
             raise Restart(obj.born, "unsupported_value", f"the iterator {obj.code_name} outlives the segment")
         if isinstance(obj, BaseException):
             return self._exception(obj)
@@ -154,6 +162,29 @@ class Rebuilder(ObjectRebuilder):
 
     def _items(self, values: Any) -> str:
         return ", ".join([self._value(v) for v in values])
+
+    def _generator(self, obj: TracedGenerator) -> str:
+        """One that is alive at a break: its frame goes on as data."""
+        name = self._new(obj, f"{self._constant(new_shell)}({obj.name!r}, {obj.code_name!r})")
+        self._pending.append(lambda: self.lines.append(self.frame_text(name, obj)))
+        return name
+
+    def frame_text(self, name: str, obj: TracedGenerator) -> str:
+        """A line that says where a generator stands."""
+        layout, values = frame_parts(obj)
+        parts = "".join(f"{self._value(value)}, " for value in values)
+        where = "None" if layout is None else self._constant(layout)
+        return f"{self._constant(set_frame)}({name}, {where}, ({parts}), {obj.started}, {obj.finished})"
+
+    def rewritten(self, name: str, obj: TracedGenerator) -> str:
+        """`frame_text` for a generator from before the trace, with the lines that it needs."""
+        self._depth += 1
+        try:
+            text = self.frame_text(name, obj)
+        finally:
+            self._depth -= 1
+        self._fill_pending()
+        return text
 
     def _tensor(self, obj: torch.Tensor) -> str:
         text = self._output(obj)
@@ -419,7 +450,9 @@ class Rebuilder(ObjectRebuilder):
         if not _is_stand_in(obj) and not _gives(function, args, kind):
             raise self._no_way(obj)
         self._alive.append(described)
+        self._in_native += 1
         text = self._items(args)
+        self._in_native -= 1
         self._fill_pending()
         name = self._new(obj, f"{self._constant(function)}({text})")
         if state is not None:

@@ -25,6 +25,11 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     # ``.grad`` of a tensor, which is another object on every call.
     # The number in a tensor with one element.
     "number": (lambda b, k: f"{b}.item()", lambda b, k: f"{b}.item()"),
+    # Of a generator whose frame is data (interpreter/shells.py).
+    "suspended": (lambda b, k: f"shell_facts({b})", lambda b, k: f"the frame of {b}"),
+    "suspended_value": (lambda b, k: f"shell_values({b})[{k[0]}]", lambda b, k: f"{b}: {k[1]}"),
+    # What an iterator will give after k steps.
+    "peeked": (lambda b, k: f"peeked({b}, {k})", lambda b, k: f"item {k} of {b}"),
     "grad": (lambda b, k: f"{b}.grad", lambda b, k: f"{b}.grad"),
     # key: (position, the variable's name)
     "cell": (lambda b, k: f"{b}.__closure__[{k[0]}]", lambda b, k: k[1]),

@@ -20,6 +20,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import gradients
 from tracer_core.interpreter.frame import NULL, contents
+from tracer_core.interpreter.generators import TracedGenerator
 from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.interpreter.state import TraceState
 from tracer_core.numpy_types import ARRAY
@@ -138,6 +139,8 @@ class Attributes(TraceState):
         if name == "__traceback__" and isinstance(obj, BaseException):
             return self.traceback_of(obj)
         cls = type(obj)
+        if cls is TracedGenerator and name in ("__name__", "__qualname__"):
+            return obj.name if name == "__name__" else obj.code_name
         if not cls.__flags__ & HEAP_TYPE:
             return self._builtin_attribute(obj, name)
         getter = self.special(cls, "__getattribute__")

@@ -120,7 +120,13 @@ class Calls(Items):
         return rule[1]
 
     def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
-        return self.run_nested(frame, error)
+        try:
+            return self.run_nested(frame, error)
+        except Restart as restart:
+            made = frame.generator
+            if restart.location and self.is_fresh(made):  # one with a break in it is made for real
+                raise Restart(made.born, restart.kind, restart.reason, restart.location) from None
+            raise
 
     # -- dispatch --
 

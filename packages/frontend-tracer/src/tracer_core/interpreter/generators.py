@@ -6,6 +6,7 @@ What always holds: the frame runs on the machine's chain only while it is advanc
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from typing import Any
 
@@ -14,14 +15,14 @@ from tracer_core.segments.breaks import Break, Restart, RunNatively
 
 
 class TracedGenerator:
-    """A generator whose frame the tracer interprets. Mutable."""
+    """A generator whose frame the tracer interprets. Mutable. moved: it is not where it was when it was made."""
 
-    __slots__ = ("machine", "frame", "started", "finished", "yielded", "running", "code_name", "born")
+    __slots__ = ("machine", "frame", "started", "finished", "yielded", "running", "name", "code_name", "born", "moved")
 
     def __init__(self, machine: Any, frame: Frame) -> None:
         self.machine, self.frame = machine, frame
-        self.started = self.finished = self.yielded = self.running = False
-        self.code_name = frame.code.raw.co_qualname
+        self.started = self.finished = self.yielded = self.running = self.moved = False
+        self.name, self.code_name = frame.function.__name__, frame.function.__qualname__
         self.born = machine.outer_step
         frame.generator = self
 
@@ -55,7 +56,7 @@ class TracedGenerator:
                 f"exceptions must be classes or instances deriving from BaseException, not {kind}"
             )
         if self.finished or not self.started:
-            self.finished = True
+            self.finished = self.moved = True
             raise error
         inner = self._delegate()
         if inner is None:
@@ -115,7 +116,7 @@ class TracedGenerator:
 
     def close(self) -> None:
         if self.finished or not self.started:
-            self.finished = True
+            self.finished = self.moved = True
             return
         inner = self._delegate()
         raised = None if inner is None else self._close_inner(inner)
@@ -129,7 +130,7 @@ class TracedGenerator:
     def _resume(self, error: BaseException | None) -> Any:
         if self.running:
             raise ValueError("generator already executing")
-        self.running, self.yielded = True, False
+        self.running, self.yielded, self.moved = True, False, True
         try:
             value = self.machine.resume_generator(self.frame, error)
         except StopIteration as stop:
@@ -175,3 +176,41 @@ class LazyIterator:
 
 #: Host objects whose methods run by themselves: they stand for Python's own iterators.
 HOST_ITERATORS = (TracedGenerator, LazyIterator)
+
+
+def acts_when_closed(frame: Frame) -> bool:
+    """Whether a suspended frame that GeneratorExit is raised in does more than pass it on."""
+    code, at = frame.code, frame.last
+    while True:
+        entry = next((one for one in code.exceptions if one.start <= at < one.end), None)
+        if entry is None:
+            return False
+        at = entry.target
+        while True:
+            past = at + 1 if code.names[at] in _PASSES_ON else _clause_not_taken(frame, at)
+            if past is None:
+                break
+            at = past
+        if code.names[at] == "CALL_INTRINSIC_1":  # 3.12: StopIteration must not leave a generator
+            return False
+        if code.names[at] not in ("RERAISE", "CLEANUP_THROW"):  # 3.12: the latter guards every ``yield from``
+            return True
+
+
+def _clause_not_taken(frame: Frame, at: int) -> int | None:
+    """Where an ``except Name:`` goes on that does not take GeneratorExit; None if no such clause is at `at`."""
+    code = frame.code
+    if code.names[at] != "LOAD_GLOBAL" or code.names[at + 1] != "CHECK_EXC_MATCH":
+        return None
+    name = code.args[at][0]
+    caught = frame.globals.get(name, getattr(builtins, name, None))
+    if not isinstance(caught, type) or issubclass(GeneratorExit, caught):
+        return None
+    jump: int | None = code.args[at + 2] if "IF_FALSE" in code.names[at + 2] else None
+    return jump
+
+
+#: What the end of ``except ... as name`` does.
+_PASSES_ON = frozenset(
+    {"PUSH_EXC_INFO", "COPY", "POP_EXCEPT", "LOAD_CONST", "STORE_FAST", "DELETE_FAST", "SWAP", "NOP"}
+)

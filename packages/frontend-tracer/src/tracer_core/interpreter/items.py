@@ -267,7 +267,10 @@ class Items(Operations):
                 return False, stop.value
         if self.lacks(iterator, "__next__"):
             return True, next(iterator)  # raises Python's own error
-        if not self.is_fresh(iterator):
+        if not self.is_fresh(iterator) and not isinstance(iterator, HOST_ITERATORS):
+            known = self.carried.next_of(iterator) if self.nesting else None
+            if known is not None:
+                return known
             self.break_graph(
                 "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
             )

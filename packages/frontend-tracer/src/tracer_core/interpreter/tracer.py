@@ -7,10 +7,9 @@ modes and settings are as before it, and `effects.restore()` gives back every ob
 
 from __future__ import annotations
 
-import builtins
 import logging
 import types
-from collections.abc import Set
+from collections.abc import Callable, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -19,8 +18,10 @@ from tracer_core import settings, torch_private
 from tracer_core.effects import Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
+from tracer_core.interpreter.carried import Carried
 from tracer_core.interpreter.code import decode
 from tracer_core.interpreter.frame import Frame, Unread
+from tracer_core.interpreter.generators import acts_when_closed
 from tracer_core.interpreter.names import Names
 from tracer_core.interpreter.tracebacks import continues, is_raised_again
 from tracer_core.natives import tables  # fills the effect table
@@ -40,44 +41,6 @@ _STEP_LIMIT = 3_000_000
 #: Names that Python's own messages give to what stands for an object of the program.
 _STAND_INS = ("LazyIterator", "TextPart", "FakeTensor", "SymInt", "SymFloat", "SymBool", "'Answer'", "'Hashed'", "'SortKey'")
 _FAKES_LOG = logging.getLogger("torch._subclasses.fake_tensor")
-
-
-def _acts_when_closed(frame: Frame) -> bool:
-    """Whether a suspended frame that GeneratorExit is raised in does more than pass it on."""
-    code, at = frame.code, frame.last
-    while True:
-        entry = next((one for one in code.exceptions if one.start <= at < one.end), None)
-        if entry is None:
-            return False
-        at = entry.target
-        while True:
-            past = at + 1 if code.names[at] in _PASSES_ON else _clause_not_taken(frame, at)
-            if past is None:
-                break
-            at = past
-        if code.names[at] == "CALL_INTRINSIC_1":  # 3.12: StopIteration must not leave a generator
-            return False
-        if code.names[at] not in ("RERAISE", "CLEANUP_THROW"):  # 3.12: the latter guards every ``yield from``
-            return True
-
-
-def _clause_not_taken(frame: Frame, at: int) -> int | None:
-    """Where an ``except Name:`` goes on that does not take GeneratorExit; None if no such clause is at `at`."""
-    code = frame.code
-    if code.names[at] != "LOAD_GLOBAL" or code.names[at + 1] != "CHECK_EXC_MATCH":
-        return None
-    name = code.args[at][0]
-    caught = frame.globals.get(name, getattr(builtins, name, None))
-    if not isinstance(caught, type) or issubclass(GeneratorExit, caught):
-        return None
-    jump: int | None = code.args[at + 2] if "IF_FALSE" in code.names[at + 2] else None
-    return jump
-
-
-#: What the end of ``except ... as name`` does.
-_PASSES_ON = frozenset(
-    {"PUSH_EXC_INFO", "COPY", "POP_EXCEPT", "LOAD_CONST", "STORE_FAST", "DELETE_FAST", "SWAP", "NOP"}
-)
 
 
 class Raised(NamedTuple):
@@ -131,6 +94,8 @@ class Tracer(Names):
         self._fresh_cells: set[int] = set()
         self._keep: list[Any] = []
         self.generators = []
+        self.carried = Carried(self)
+        self.provenance.stand_in = self.carried.generator
         self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
         self.interpreted: dict[types.CodeType, types.FunctionType] = {}
         #: Values that the program gave to settings, at the end of the trace.
@@ -160,13 +125,13 @@ class Tracer(Names):
         if self.steps > _STEP_LIMIT:
             raise Break("step_limit", f"more than {_STEP_LIMIT} instructions")
 
-    def check_generators(self) -> None:
+    def check_generators(self, is_carried: Callable[[Any], bool] = lambda _: False) -> None:
         """A generator that the program left inside ``try`` or ``with`` is closed when its last reference goes, which
-        a trace does not see: it is made for real."""
+        a trace does not see: it is made for real. is_carried(generator): it goes on in the next segment."""
         for made in self.generators:
-            if not made.started or made.finished:
+            if not made.started or made.finished or is_carried(made):
                 continue
-            if _acts_when_closed(made.frame):
+            if acts_when_closed(made.frame):
                 raise Restart(made.born, "unsupported_value", f"{made.code_name} is left inside try or with")
 
     def _break_before_unbuildable(self) -> None:
@@ -334,13 +299,13 @@ class Tracer(Names):
             for i in range(position, position + layout.size):
                 source = self.provenance.sources.make(None, "state", (i, f"state[{i}]"))
                 unread.append(Unread(state[i], source))
-            self._start_function(state[position], unread[position].source)
+            self.start_function(state[position], unread[position].source)
             unread[position] = state[position]
             self._name_locals(layout, unread, position)
             position += layout.size
         return frames_of(layouts, unread)
 
-    def _start_function(self, function: types.FunctionType, source: Source) -> None:
+    def start_function(self, function: types.FunctionType, source: Source) -> None:
         if self.provenance.source_of(function) is None:
             self.provenance.register(function, source)
         self.interpreted[function.__code__] = function

@@ -7,6 +7,7 @@ changed has its old contents again when this returns or raises.
 
 from __future__ import annotations
 
+import itertools
 import operator
 import types
 from collections.abc import Callable, Set
@@ -187,7 +188,8 @@ def _trace(
                 broken = error.with_traceback(None)
                 if not tracer.frames:
                     raise Abandoned(f"{error.kind}: {error.reason}") from None
-            tracer.check_generators()
+            if broken is None:
+                tracer.check_generators()
         except (Restart, Abandoned, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -278,6 +280,7 @@ class _Generator:
     def write(self, value: Any, broken: Break | None) -> None:
         """The lines that make the result, or the state at the break, and replay the changes."""
         tracer, variant = self.tracer, self.variant
+        self.rebuilder.suspends = broken is not None
         if broken is None:
             self.result = f"return {self.rebuilder.value(value)}"
         else:
@@ -286,11 +289,14 @@ class _Generator:
         for change in tracer.effects.changes.values():
             if id(change) not in self.written:
                 self.effects += variant.effect(self.rebuilder, change)
+        self.effects[:0] = tracer.carried.steps(variant.use)
+        self.effects += [self.rebuilder.rewritten(variant.use(at), made) for at, made in tracer.carried.moved()]
         if broken is not None:
             layouts, values = flatten(tracer.frames, self._held)
             parts = ", ".join(self.rebuilder.value(v) for v in values)
             transition = Transition(layouts, broken.reason if broken.kind == "raises" else "")
             self.result = f"return Suspended({variant.constants.text(transition)}, ({parts},))"
+            tracer.check_generators(self.rebuilder.has_made)
 
     def _held(self, value: Any) -> bool:
         """Whether a variable that nothing reads any more must hold its object on: others can reach it, who may
@@ -455,6 +461,9 @@ class _Generator:
             for other, value in provenance.objects_of(type(holder)):
                 if value is not holder:
                     self.variant.guard(Guard(GuardKind.NOT_SAME, mine, other))
+        carried: Any = [provenance.source_of(one) for one in self.tracer.carried.objects()]
+        for one, another in itertools.combinations(carried, 2):
+            self.variant.guard(Guard(GuardKind.NOT_SAME, one, another))
 
     def _alias_guards(self) -> None:
         """A graph that writes to an input was captured for inputs that share no memory with it."""

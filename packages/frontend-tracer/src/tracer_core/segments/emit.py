@@ -26,6 +26,7 @@ from tracer_core.guards.guard import Guard, GuardKind, data_of, same_objects, te
 from tracer_core.guards.stamp import Checked
 from tracer_core.guards.tensor_check import watch_tensors
 from tracer_core.interpreter.frame import NULL
+from tracer_core.interpreter.shells import STEPPED, advance_by, peeked, shell_facts, shell_values
 from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import end_is_seen
 from tracer_core.rebuild import Rebuilder
@@ -41,11 +42,11 @@ _FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError, Arith
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 #: Roots of a state that are checked anew on every call.
 DIRECT_ROOTS = (*ARRAY, list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType, types.CellType, *_LITERALS,
-                 float, complex, torch.dtype, torch.device)  # fmt: skip
+                 float, complex, torch.dtype, torch.device, types.GeneratorType, *STEPPED)  # fmt: skip
 
 
 #: Steps of sources that no stamp can vouch for.
-_CHANGING = frozenset({"grad", "number"})
+_CHANGING = frozenset({"grad", "number", "suspended", "suspended_value", "peeked"})
 
 
 def alias_groups(pointers: Sequence[int]) -> list[int]:
@@ -447,7 +448,8 @@ def settings_checks(state: tuple[Any, ...], constant: Callable[[Any], str]) -> l
 def runtime_namespace() -> dict[str, Any]:
     """The names that every generated module uses."""
     return {
-        "watch_tensors": watch_tensors,
+        "watch_tensors": watch_tensors, "shell_facts": shell_facts, "shell_values": shell_values,
+        "peeked": peeked, "advance_by": advance_by,
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math, "payload": payload,
         "TracerError": TracerError,

@@ -142,6 +142,10 @@ class _Writer:
             "DROPPED": _DROPPED, "dropping": transition.dropping, "seen": end_is_seen, **_ASKS_FRAME, "tuple": tuple, "len": len,
         }  # fmt: skip
         self.count = 0
+        #: Whether the frame is the outermost one, whose value the whole activation returns.
+        self.returns = (
+            len(transition.layouts) == 1 and self.layout.on_return is None and not self.code.is_generator
+        )
         #: Names of values that are plain whatever happens.
         self.scalars: set[str] = set()
 
@@ -458,7 +462,7 @@ def _pop_jump(w: _Writer, path: _Path, arg: int) -> bool:
 
 
 def _return_value(w: _Writer, path: _Path, arg: Any) -> bool:
-    if len(w.transition.layouts) > 1 or w.layout.on_return is not None or w.code.is_generator:
+    if not w.returns:
         w.leave(path)
     else:
         w.add(path, f"return None, {path.stack[-1]}")
@@ -466,6 +470,9 @@ def _return_value(w: _Writer, path: _Path, arg: Any) -> bool:
 
 
 def _return_const(w: _Writer, path: _Path, arg: Any) -> bool:
+    if not w.returns:
+        w.leave(path)
+        return True
     path.stack.append(w.constant(arg))
     return _return_value(w, path, arg)
 
