@@ -65,7 +65,6 @@ class Calls(Items):
     """Calls of the tracer. outer_step: number of the instruction of the outermost chain being run."""
 
     outer_step: int
-    nesting: int
     #: Every code object that was run, with a function that has it.
     interpreted: dict[types.CodeType, types.FunctionType]
     natives: Set[types.CodeType]

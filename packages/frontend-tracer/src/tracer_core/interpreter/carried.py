@@ -42,7 +42,7 @@ class Carried:
         provenance.follows_late = True
         provenance.guard(GuardKind.IS, make(source, "suspended"), facts)
         if layout is None:
-            made = TracedGenerator(self._tracer, Frame(_ended))
+            made = TracedGenerator(self._tracer, Frame(_ENDED))
             made.finished = True
             return self._stands_for(generator, made, source)
         names, values = layout.code.co_varnames, shell_values(generator)
@@ -104,6 +104,9 @@ class Carried:
 def _ended() -> Any:
     """The function of a frame that nothing is left of."""
     yield
+
+
+_ENDED: Any = _ended
 
 
 def is_stepped(iterator: Any) -> bool:

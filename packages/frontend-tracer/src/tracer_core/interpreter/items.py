@@ -18,6 +18,7 @@ import torch
 from tracer_core.interpreter import objects
 from tracer_core.interpreter.answers import Answer
 from tracer_core.interpreter.attributes import ABSENT
+from tracer_core.interpreter.carried import Carried
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator
 from tracer_core.interpreter.operations import CONTAINERS, MUTABLE, Operations
 from tracer_core.numpy_types import ARRAY
@@ -40,7 +41,10 @@ _VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys",
 
 
 class Items(Operations):
-    """Containers and iterators of the tracer."""
+    """Containers and iterators of the tracer. nesting: how many calls below native code are being run."""
+
+    nesting: int
+    carried: Carried
 
     def contains(self, item: Any, container: Any) -> bool:
         container = self.unproxied(container)

@@ -148,7 +148,7 @@ def shell_has_begun(generator: Any) -> bool:
 
 
 def _first_instruction() -> int:
-    probe = _run(Shell())
+    probe: Any = _run(Shell())
     before: int = probe.gi_frame.f_lasti
     return before + 1
 
@@ -172,7 +172,7 @@ def shell_values(generator: Any) -> tuple[Any, ...]:
 #: What an iterator gives when it has no more items.
 END: Any = type("End", (), {"__repr__": lambda self: "END"})()
 #: Iterators whose next items can be seen without taking them.
-STEPPED = (type(iter(range(0))), type(iter(range(2**70))), type(iter([])), type(iter(())))
+STEPPED: tuple[type, ...] = (type(iter(range(0))), type(iter(range(2**70))), type(iter([])), type(iter(())))
 
 
 def looks_ahead(iterator: Any) -> bool:
