@@ -490,7 +490,11 @@ def test_a_budget_outside_its_range_is_told_at_compile():
 
 
 def sines(joint: torch.fx.GraphModule) -> list[str]:
-    return [n.name for n in joint.graph.nodes if n.target is torch.ops.aten.sin.default and n.meta["phase"] == "forward"]
+    return [
+        n.name
+        for n in joint.graph.nodes
+        if n.target is torch.ops.aten.sin.default and n.meta["phase"] == "forward"
+    ]
 
 
 def joint_backend(partition: Any) -> Backend:
@@ -500,7 +504,9 @@ def joint_backend(partition: Any) -> Backend:
 def test_a_backend_cuts_the_joint_graph_itself():
     model = Calls(lambda m, x: ((x @ m.w).sin().exp() * 2).cos(), w=parameter(4, 64))
     graphs = lowered(copy.deepcopy(model), X, backend=joint_backend(sines))
-    assert "saved_sin_default" in {node.name for node in graphs.backward.graph.graph.find_nodes(op="placeholder")}
+    assert "saved_sin_default" in {
+        node.name for node in graphs.backward.graph.graph.find_nodes(op="placeholder")
+    }
     twin = copy.deepcopy(model)
     compiled = tracer_core.compile(twin, backend=joint_backend(sines))
     same(*[step(f, one, [X], first_tensor, 0) for f, one in ((model, model), (compiled, twin))])

@@ -7,6 +7,7 @@ and tells a wrong capture from a wrong backend.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.plugin_api import Backend, CompileSpec, Runner, Training
@@ -29,6 +30,18 @@ def compile_eager(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     return run
 
 
+@dataclass(frozen=True, slots=True)
+class AtenEagerOptions:
+    """memory_budget: for training, the part (0 to 1) of the activations' bytes that may be kept from the forward to
+    the backward; what is not kept is computed again. Raises ValueError outside 0 to 1."""
+
+    memory_budget: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.memory_budget <= 1:
+            raise ValueError(f"memory_budget={self.memory_budget!r}: from 0 to 1")
+
+
 #: Shows what lowering and training capture alone cost, and tells a wrong lowering from a wrong backend.
 ATEN_EAGER = Backend(
     name="aten_eager",
@@ -37,6 +50,7 @@ ATEN_EAGER = Backend(
     ir="aten",
     training=Training.FORWARD_BACKWARD,
     modes={"default": "runs the lowered graph"},
+    options=AtenEagerOptions,
     shapes="symbolic",
     devices=DEVICES,
 )

@@ -107,7 +107,12 @@ class Phase(enum.Enum):
 
 
 class Training(enum.Enum):
-    """Which graphs a backend wants when gradients are needed."""
+    """Which graphs a backend wants when gradients are needed.
+
+    INFERENCE_ONLY: none; the captured graph runs under eager autograd. FORWARD_BACKWARD: a forward and a backward
+    graph, cut by the core (a minimum cut; the backend's options may have a field ``memory_budget``, 0 to 1). JOINT:
+    the same, cut where the backend's own `Backend.partition` says.
+    """
 
     INFERENCE_ONLY = "inference_only"
     FORWARD_BACKWARD = "forward_backward"
@@ -213,10 +218,13 @@ class Backend:
     as trailing ``copy_`` nodes) or ``"core_aten"`` (decomposed to the core ATen set).
     decompositions: ``() -> {OpOverload: function}``, added to the core's. keep_ops: names of operators
     never decomposed (``"aten.gelu.default"``). training: which graphs it takes when gradients
-    are needed. params: ``"inputs"`` or, by a user's option only, ``"constants"``. modes: mode name ->
-    what it means here. shapes: ``"static"`` or ``"symbolic"``. numbers: ``"inputs"``: numbers
-    of the program that change from call to call are inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they
-    always are), ``"constants"``: they are guarded by value. devices: device types it runs on.
+    are needed. partition: for `Training.JOINT`, ``(joint) -> names``: gets the joint graph, a GraphModule that
+    returns (outputs of the forward, gradients) and whose nodes have ``meta["phase"]`` ``"forward"`` or
+    ``"backward"``, and names the forward nodes whose values are saved for the backward; the rest is computed
+    again. params: ``"inputs"`` or, by a user's option only, ``"constants"``. modes: mode name -> what it means here.
+    shapes: ``"static"`` or ``"symbolic"``. numbers: ``"inputs"``: numbers of the program that change from call to
+    call are inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they always are), ``"constants"``: they are
+    guarded by value. devices: device types it runs on.
     supports: ``(node) -> None | reason``; nodes with a reason run eagerly and the core says so once.
     options: a frozen dataclass of documented fields. available: ``() -> None | reason``, cheap.
     check: ``(options, mode) -> None``, called by ``compile()``; raises BackendError where a
@@ -231,6 +239,7 @@ class Backend:
     decompositions: Lazy | None = None
     keep_ops: frozenset[str] = frozenset()
     training: Training = Training.INFERENCE_ONLY
+    partition: Lazy | None = None
     params: str = "inputs"
     modes: Mapping[str, str] = field(default_factory=lambda: DEFAULT_MODES)
     shapes: str = "static"
@@ -249,6 +258,8 @@ class Backend:
             raise ValueError(f"backend name {self.name!r} is not an identifier")
         if self.ir not in ("torch", "aten", "core_aten"):
             raise ValueError(f"backend {self.name!r}: ir={self.ir!r}; one of 'torch', 'aten', 'core_aten'")
+        if (self.training is Training.JOINT) != (self.partition is not None):
+            raise ValueError(f"backend {self.name!r}: Training.JOINT and partition= go together")
         if self.shapes not in ("static", "symbolic"):
             raise ValueError(f"backend {self.name!r}: shapes={self.shapes!r}; 'static' or 'symbolic'")
         if self.numbers not in ("inputs", "constants"):

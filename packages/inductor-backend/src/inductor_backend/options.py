@@ -9,11 +9,18 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class InductorOptions:
     """fuse: put several operators into one kernel (False: one kernel an operator, to find a wrong fusion).
-    inline: compute cheap or single-use results inside their readers. All fields change the generated
-    code, so all are part of the cache key."""
+    inline: compute cheap or single-use results inside their readers. memory_budget: for training, the part (0 to 1)
+    of the activations' bytes that may be kept from the forward to the backward; what is not kept is computed again
+    (at 1 only what costs next to nothing is). All fields change the generated code, so all are part of the cache
+    key. Raises ValueError for a budget outside 0 to 1."""
 
     fuse: bool = True
     inline: bool = True
+    memory_budget: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.memory_budget <= 1:
+            raise ValueError(f"memory_budget={self.memory_budget!r}: from 0 to 1")
 
 
 def fusion_fuel() -> int | None:

@@ -79,10 +79,16 @@ def is_size(node: Node) -> bool:
 
 
 class Partitioner:
-    """One cut (mutable). budget: the part of the default's saved bytes that may be saved, 0 to 1."""
+    """One cut (mutable). budget: the part of the default's saved bytes that may be saved, 0 to 1. choose: for backends
+    that cut themselves, see `Backend.partition`."""
 
-    def __init__(self, joint: Joint, budget: float) -> None:
-        self.joint, self.budget = joint, budget
+    def __init__(
+        self,
+        joint: Joint,
+        budget: float,
+        choose: Callable[[torch.fx.GraphModule], Iterable[str]] | None = None,
+    ) -> None:
+        self.joint, self.budget, self.choose = joint, budget, choose
         self.forward = set(joint.forward)
         self.placeholders = [node for node in joint.forward if node.op == "placeholder"]
         self.mutated = {self.placeholders[index] for index in joint.mutations}
@@ -135,6 +141,8 @@ class Partitioner:
     # --- what is saved ------------------------------------------------------------------------------
 
     def _saved(self, needed: Sequence[Node]) -> list[Node]:
+        if self.choose is not None:
+            return self._chosen(self.choose, needed)
         default = self._cut(needed, frozenset())
         if self.budget >= 1:
             return default
@@ -150,6 +158,40 @@ class Partitioner:
             else:
                 low = middle + 1
         return best if self._size(best) <= target else self._cut(needed, frozenset(allowed))
+
+    def _chosen(
+        self, choose: Callable[[torch.fx.GraphModule], Iterable[str]], needed: Sequence[Node]
+    ) -> list[Node]:
+        """What a backend wants to be saved, and the inputs that the rest is computed from. Raises ValueError for a
+        name that is none, and where random numbers would be drawn again."""
+        graph = torch.fx.Graph()
+        made: dict[Node, Node] = {}
+        for node in self.joint.graph.nodes:
+            made[node] = graph.node_copy(node, made.__getitem__)
+            made[node].meta["phase"] = "forward" if node in self.forward else "backward"
+        gradients = [None if node is None else made[node] for node in self.joint.gradients]
+        graph.output((tuple(made[node] for node in self.joint.outputs), tuple(gradients)))
+        by_name = {copy.name: node for node, copy in made.items() if node in self.forward}
+        names = list(choose(torch.fx.GraphModule(torch.nn.Module(), graph, class_name="JointGraph")))
+        unknown = [name for name in names if name not in by_name]
+        if unknown:
+            raise ValueError(
+                f"partition names {', '.join(unknown)}, which are no forward nodes of the joint graph"
+            )
+        chosen = {self.owner(by_name[name]) for name in names}
+        saved, waiting, seen = set(), list(needed), set()
+        while waiting:
+            node = waiting.pop()
+            if node in seen or is_size(node):
+                continue
+            seen.add(node)
+            if node in chosen or node.op == "placeholder":
+                saved.add(node)
+            elif _random(node):
+                raise ValueError(f"partition has {node.name} computed again, which draws random numbers")
+            else:
+                waiting += node.all_input_nodes
+        return sorted(saved, key=self.order.__getitem__)
 
     def _size(self, saved: Iterable[Node]) -> int:
         return sum(bytes_of(node.meta["val"]) for node in saved if node.op != "placeholder")

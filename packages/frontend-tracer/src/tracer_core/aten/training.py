@@ -31,7 +31,8 @@ from tracer_core.aten.partition import Partitioner, Split
 from tracer_core.aten.record import memory_order
 from tracer_core.aten.sizes import SYM_TYPES, size_origins
 from tracer_core.captured import CapturedGraph
-from tracer_core.plugin_api import InputSpec, Phase, Role, Runner
+from tracer_core.errors import BackendError
+from tracer_core.plugin_api import InputSpec, Phase, Role, Runner, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,14 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
     lowering = JointLowering(captured.gm, values, request, captured.real_inputs)
     joint = lowering.joint(captured.inputs)
     budget = getattr(request.options, "memory_budget", 1.0)
-    split = Partitioner(joint, budget).split()
+    choose = resolve(request.backend.partition)
+    try:
+        split = Partitioner(joint, budget, choose).split()
+    except Exception as error:
+        if choose is None:
+            raise
+        name = request.backend.name
+        raise BackendError(name, "partition", f"{request.name}: {type(error).__name__}: {error}") from error
     forward = _lowered(split.forward, joint.inputs, joint.mutations, replace(request, phase=Phase.FORWARD))
     later = replace(request, phase=Phase.BACKWARD, name=f"{request.name}_backward")
     backward = _lowered(split.backward, _backward_inputs(split, joint), (), later)
