@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import tracer_core
 from tracer_core import dispatch
+from tracer_core.testing import CaptureCounter
 
 X = torch.linspace(-2, 2, 20).reshape(5, 4)
 
@@ -55,15 +56,26 @@ def transformer() -> nn.Module:
     )
 
 
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(2, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.lstm(x.unflatten(1, (2, 2)))[0]
+        return out[:, -1]
+
+
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda ps: torch.optim.SGD(ps, lr=0.1),
     "sgd, momentum and decay": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "adam": lambda ps: torch.optim.Adam(ps, lr=0.01),
+    "adamw, amsgrad": lambda ps: torch.optim.AdamW(ps, lr=0.01, amsgrad=True),
     "sgd, nesterov": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, nesterov=True),
 }
 
 
 def run(
-    make: Callable[[], nn.Module],
     optimizer_of: Callable[[Any], torch.optim.Optimizer],
     compiled: bool,
     loss_of: Callable[..., torch.Tensor],
@@ -97,18 +109,20 @@ def run(
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("make", [mlp, convolutional, transformer])
+@pytest.mark.parametrize("make", [mlp, convolutional, transformer, Recurrent])
 def test_a_whole_step_is_one_lowered_graph(make, optimizer, fallbacks):
     torch.manual_seed(1)
     model = make()
     loss_of = F.cross_entropy
     if make is transformer:
         loss_of = lambda out, y: F.cross_entropy(out[:, :3], y)  # noqa: E731
-    results = [run(make, OPTIMIZERS[optimizer], c, loss_of, model) for c in (False, True)]
+    with CaptureCounter() as counter:
+        results = [run(OPTIMIZERS[optimizer], c, loss_of, model) for c in (False, True)]
     assert len(results[0]) == len(results[1])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(other, one, rtol=0, atol=0)
     assert not fallbacks
+    assert len(counter.graphs) <= 2 and not counter.breaks  # the first finds no gradients and no state yet
 
 
 def test_a_backward_after_the_steps_own_is_eagers_error():

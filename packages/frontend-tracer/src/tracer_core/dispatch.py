@@ -122,8 +122,10 @@ def _stepped(captured: CapturedGraph, config: CompileConfig) -> Runner:
         lowered = training.lower_step(captured, request)
         if wants_text():
             record.text = lowered.graph.print_readable(print_output=False)
-    run = _without_ambient_modes(captured, _compile_lowered(captured, config, lowered))
-    return _marked_as(training.with_used_up(captured, run), fallback_of(run))
+    compiled = _compile_lowered(captured, config, lowered)
+    inner = training.in_its_grad_mode(lowered.graph.graph.nodes, compiled)
+    run = _without_ambient_modes(captured, inner)
+    return _marked_as(training.with_used_up(captured, run), fallback_of(compiled))
 
 
 def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:

@@ -52,6 +52,7 @@ ATEN_EAGER = Backend(
     modes={"default": "runs the lowered graph"},
     options=AtenEagerOptions,
     shapes="symbolic",
+    numbers="inputs",
     devices=DEVICES,
 )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aten.corrections import CORRECTIONS
 from tracer_core.aten.outputs import same_sizes
 from tracer_core.aten.record import SAME_VALUE
 from tracer_core.errors import VerifyError
@@ -144,6 +145,10 @@ def _layout_fault(node: torch.fx.Node) -> str | None:
     kwargs: Mapping[str, Any] = torch.fx.map_arg(node.kwargs, _value)
     again = node.target(*args, **kwargs)  # type: ignore[operator]
     known = node.meta["val"]
+    if node.target in CORRECTIONS:
+        fake_mode = torch_private.fake_mode_of(known[0])
+        with torch.set_grad_enabled(known[-1].numel() > 0):  # kernels of these return more while it is on
+            again = CORRECTIONS[node.target](fake_mode, args, again)
     pairs = zip(again, known, strict=True) if isinstance(again, (tuple, list)) else ((again, known),)
     for new, old in pairs:
         if isinstance(new, torch.Tensor) and not _same_layout(new, old):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -174,8 +174,7 @@ def training_runner(
 ) -> Runner:
     """A runner for the captured graph from a runner for the forward graph and what compiles a backward graph."""
     joint = graphs.joint
-    if any(node.target in GRAD_MODE_KERNELS for node in joint.forward):
-        run_forward = _in_grad_mode(run_forward)
+    run_forward = in_its_grad_mode(joint.forward, run_forward)
     step = _step(captured, graphs, run_forward)
     apply = torch_private.direct_apply(_function(captured.name, step, compile_backward(graphs.backward)))
     leaves_of = _items(joint.differentiable)
@@ -210,7 +209,11 @@ def _in_parts(graphs: TrainingGraphs, compile_backward: Callable[[Lowered], Runn
 GRAD_MODE_KERNELS = frozenset({torch.ops.aten.mkldnn_rnn_layer.default})
 
 
-def _in_grad_mode(run: Runner) -> Runner:
+def in_its_grad_mode(nodes: Iterable[torch.fx.Node], run: Runner) -> Runner:
+    """`run` with grad mode on, but nothing recorded, where a kernel of its graph asks for that."""
+    if not any(node.target in GRAD_MODE_KERNELS for node in nodes):
+        return run
+
     def in_grad_mode(inputs: list[Any]) -> Sequence[Any]:
         with torch_private.grad_mode_without_graph():
             return run(inputs)
