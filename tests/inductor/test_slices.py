@@ -82,3 +82,16 @@ def test_a_slice_counted_from_the_end_of_a_symbolic_size(name):
     make, sizes, graphs = BEGINS[name]
     (program, *_), calls = make(sizes[0]), [tuple(make(n)[1:]) for n in sizes]
     same(program, *calls, graphs=graphs, breaks=0, backend="inductor")
+
+
+def test_inputs_that_are_parts_of_growing_tensors():
+    """Their strides follow from no size: a stride is an input of its own."""
+
+    def program(x, y):
+        return torch.cat([x, y], 1).sum(1), x + 1, x.mT.contiguous()
+
+    calls = [
+        (torch.randn(2, wide, 4)[:, :n], torch.randn(2, 1, 4))
+        for n, wide in ((5, 5), (6, 9), (7, 12), (8, 20), (3, 4))
+    ]
+    same(program, *calls, graphs=2, breaks=0, backend="inductor")

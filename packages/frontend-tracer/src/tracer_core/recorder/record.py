@@ -28,7 +28,7 @@ from tracer_core.recorder.refusals import refusal
 from tracer_core.recorder.risks import unseen_writes
 from tracer_core.recorder.scalars import Scalars
 from tracer_core.segments.breaks import Break, Restart
-from tracer_core.source import Source
+from tracer_core.source import Source, Sources
 
 _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
            torch.memory_format, type(Ellipsis))  # fmt: skip
@@ -420,6 +420,24 @@ class Recorder:
                     node.meta.update(val=size, user_frame=self._where())
                     return node
         raise Break("unsupported_value", f"no input has the size {symbol}")
+
+    def take_strides(self, sources: Sources) -> None:
+        """Makes inputs of the strides that follow from no size, which a lowered graph cannot ask its inputs for: a
+        tensor that is a part of another, whose size is a symbol."""
+        known = {
+            size.node.expr
+            for source, _, node in self.inputs
+            for size in getattr(node.meta["val"], "shape", (node.meta["val"],))
+            if isinstance(size, torch.SymInt)
+        }
+        for source, real, node in list(self.inputs):
+            if not isinstance(real, torch.Tensor):
+                continue
+            for dim, stride in enumerate(node.meta["val"].stride()):
+                if isinstance(stride, torch.SymInt) and stride.node.expr.is_Symbol and stride.node.expr not in known:
+                    known.add(stride.node.expr)
+                    at = sources.make(source, "computed", f"{{b}}.stride({dim})")
+                    self._placeholder(at, real.stride(dim), stride)
 
     # -- global state --
 

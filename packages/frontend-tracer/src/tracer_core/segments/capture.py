@@ -380,6 +380,8 @@ class _Generator:
         if recorder.op_count == 0 and not self.outputs:
             return None, None
         graph = recorder.graph
+        if self.config.backend.ir != "torch":
+            recorder.take_strides(self.tracer.provenance.sources)
         graph.output(tuple(self.outputs))
         for node in reversed(list(graph.nodes)):
             if not node.users and node.op == "call_function" and node.target in _UNUSED_GONE:
