@@ -132,3 +132,18 @@ def test_dropout_that_does_nothing_gives_the_tensor_itself_at_every_size():
         return y is x, x * 2
 
     same(program, *rows(4, 6, 9, 5), graphs=2)
+
+
+EXTREMES = {
+    "max": lambda x, n: (max(n - 5, 0), x * max(n - 5, 0)),
+    "min": lambda x, n: (min(7, n, n * 2), x + min(7, n)),
+    "of both kinds": lambda x, n: (max(n, 6.5), x * max(n, 6.5)),
+    "of a size": lambda x, n: (min(n, x.shape[0]), x * max(n, x.shape[0])),
+    "a ramp": lambda x, n: x * max(0.0, min(1.0, n / 8)),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_the_larger_of_a_counter_and_a_limit_needs_no_graph_for_each_side(name):
+    calls = [(torch.randn(4, 2), n) for n in (3, 4, 5, 6, 7, 9, 2)]
+    same(EXTREMES[name], *calls, graphs=3 if name == "of both kinds" else 2)

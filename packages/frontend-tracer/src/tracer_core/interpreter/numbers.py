@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -107,6 +107,14 @@ class Numbers(Machine):
         """Whether an operator has a symbol and otherwise numbers for operands."""
         return (type(left) in SYMBOLS and type(right) in _NUMBERS) or (
             type(right) in SYMBOLS and type(left) in _NUMBERS
+        )
+
+    def among_numbers(self, values: Sequence[Any]) -> bool:
+        """Whether all are numbers, and one of them is a number of the program that varies (no mere size)."""
+        return (
+            len(values) > 1
+            and all(type(value) in _NUMBERS for value in values)
+            and any(id(value) in self._numbers for value in values)
         )
 
     def operate(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:

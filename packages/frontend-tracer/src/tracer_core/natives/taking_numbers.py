@@ -22,7 +22,7 @@ from tracer_core.recorder.scalars import single
 
 #: Functions of numbers that Python does again at run time, on what the numbers are then -> their text.
 COMPUTED_CALLS: dict[Any, str] = {
-    **{function: function.__name__ for function in (int, float, round, abs, single)},
+    **{function: function.__name__ for function in (int, float, round, abs, min, max, single)},
     **{getattr(math, name): f"math.{name}" for name in (
         "sqrt", "exp", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "tanh", "atan", "pow", "floor",
         "ceil", "trunc", "fabs", "copysign", "hypot", "degrees", "radians", "erf", "gcd", "isqrt",
@@ -30,7 +30,7 @@ COMPUTED_CALLS: dict[Any, str] = {
 }  # fmt: skip
 #: C functions whose handler passes a number on without looking at it.
 _PASSING: frozenset[Any] = frozenset(
-    {isinstance, zip, enumerate, max, min, sum, divmod, pow, setattr, object.__setattr__, list.append, math.prod}
+    {isinstance, zip, enumerate, sum, divmod, pow, setattr, object.__setattr__, list.append, math.prod}
     | COMPUTED_CALLS.keys()
     | {
         getattr(operator, name) for name in (

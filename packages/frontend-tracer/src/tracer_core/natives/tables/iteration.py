@@ -59,6 +59,8 @@ def sorted_list(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> list[An
 def _extreme(pick: Any, symbol: str) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         items = tracer.spread(args[0]) if len(args) == 1 else args
+        if not kwargs and tracer.among_numbers(items):
+            return tracer.operate(pick, tuple(items))
         if kwargs.get("key") is None and all(map(is_constant, items)):
             return pick(items, **{name: value for name, value in kwargs.items() if name != "key"})
         if not items:
