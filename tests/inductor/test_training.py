@@ -124,7 +124,26 @@ def unet():
     return UNet(), (torch.randn(2, 3, 32, 32),), lambda y: F.cross_entropy(y, target)
 
 
-MODELS = {one.__name__: one for one in (resnet18, densenet, densenet121, vit, bert, gpt2, lstm, unet)}
+class Norms(nn.Module):
+    """Norms with and without parameters: under autocast some save their statistics in bfloat16, some in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.group, self.instance = nn.GroupNorm(2, 8), nn.InstanceNorm2d(8)
+        self.linear, self.scale, self.head = nn.Linear(30, 30), nn.RMSNorm(30), nn.Linear(30, 10)
+
+    def forward(self, x):
+        y = F.silu(self.group(self.conv(x)))
+        y = self.linear(self.instance(y).mean(1))
+        return self.head(self.scale(F.layer_norm(y, (30,)))).mean(1)
+
+
+def norms():
+    return image_classes(Norms(), 32)
+
+
+MODELS = {one.__name__: one for one in (resnet18, densenet, densenet121, vit, bert, gpt2, lstm, unet, norms)}
 CASES = [
     (name, dtype) for name in MODELS for dtype in SLACK if (name, dtype) != ("densenet121", torch.bfloat16)
 ]

@@ -124,6 +124,14 @@ def _infer(
     )
 
 
+def _saved(ctx: Lowering, position: int, statistic: Ref) -> Ref:
+    """A statistic that the backward reads, in eager's dtype and shape for it."""
+    shaped, dtype = statistic.reshape(ctx.shape(position)), ctx.meta(position).dtype
+    if shaped.dtype == dtype:
+        return shaped
+    return ctx.pointwise(shaped.at, shaped.sizes, dtype, label="saved")
+
+
 def _empty(ctx: Lowering, position: int) -> Ref:
     return ctx.pointwise(
         lambda at: const(0, ctx.meta(position).dtype), ctx.shape(position), ctx.meta(position).dtype
@@ -149,7 +157,7 @@ def batch_norm_functional(
     used = ctx.used_outputs()
     new_mean = _running(ctx, running_mean, at_mean, momentum) if 3 in used else None
     new_var = _running(ctx, running_var, at_var, momentum) if 4 in used else None
-    return output, mean, saved, new_mean, new_var
+    return output, _saved(ctx, 1, mean), _saved(ctx, 2, saved), new_mean, new_var
 
 
 @lower(aten._native_batch_norm_legit_no_training.default)
@@ -172,7 +180,12 @@ def batch_norm_inference(
 def batch_norm_no_stats(
     ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
-    return _train(ctx, x, weight, bias, eps)[:3]
+    return _trained(ctx, x, weight, bias, eps)
+
+
+def _trained(ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, eps: float) -> tuple[Ref, Ref, Ref]:
+    output, mean, saved, *_ = _train(ctx, x, weight, bias, eps)
+    return output, _saved(ctx, 1, mean), _saved(ctx, 2, saved)
 
 
 @lower(aten.native_batch_norm.default)
@@ -192,7 +205,7 @@ def native_batch_norm(
             "lower", "batch norm that updates its statistics in place: functionalise it first", ctx.node
         )
     if training or running_mean is None or running_var is None:
-        return _train(ctx, x, weight, bias, eps)[:3]
+        return _trained(ctx, x, weight, bias, eps)
     return batch_norm_inference(ctx, x, weight, bias, running_mean, running_var, momentum, eps)
 
 
@@ -223,7 +236,7 @@ def native_layer_norm(
         )
 
     output = ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="layer_norm")
-    return output, average, saved
+    return output, _saved(ctx, 1, average), _saved(ctx, 2, saved)
 
 
 @lower(aten.native_group_norm.default)
@@ -264,8 +277,7 @@ def native_group_norm(
         )
 
     output = ctx.pointwise(body, rows, ctx.meta(0).dtype, label="group_norm")
-    statistics = (x.sizes[0], groups)
-    return output.reshape(x.sizes), average.reshape(statistics), saved.reshape(statistics)
+    return output.reshape(x.sizes), _saved(ctx, 1, average), _saved(ctx, 2, saved)
 
 
 @lower(aten._fused_rms_norm.default)
@@ -295,4 +307,4 @@ def rms_norm(
         scale = _parameter(ctx, weight, at[lead:], dtype)
         return value if scale is None else make("mul", value, scale)
 
-    return ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="rms_norm"), saved
+    return ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="rms_norm"), _saved(ctx, 1, saved)
