@@ -171,10 +171,14 @@ def _node_hook(model: Any, optimizer: Any, log: list[Any]) -> Any:
     return node
 
 
+def _doubled(p: Any) -> None:
+    p.grad.mul_(2)
+
+
 PREPARED = {
     "tensor_hook": lambda m, o, log: m[0].weight.register_hook(lambda g: g * 2),
     "tensor_hook_that_logs": lambda m, o, log: m[0].weight.register_hook(lambda g: log.append(g.norm().item())),
-    "post_accumulate": lambda m, o, log: m[0].weight.register_post_accumulate_grad_hook(lambda p: p.grad.mul_(2)),
+    "post_accumulate": lambda m, o, log: m[0].weight.register_post_accumulate_grad_hook(_doubled),
     "gradient_accumulator_held": _node_hook,
     "full_backward_hook": lambda m, o, log: m[0].register_full_backward_hook(lambda mod, gi, go: (gi[0],)),
     "full_backward_pre_hook": lambda m, o, log: m[2].register_full_backward_pre_hook(lambda mod, go: (go[0] * 2,)),

@@ -84,3 +84,16 @@ def test_optimizer(name: str) -> None:
     optimizer, options = OPTIMIZERS[name]
     make = _whole_step(lambda p: optimizer(p, **{"lr": 0.1, **options}))
     trained(make, *((X, Y),) * 5, recompiles=1, graphs=2)
+
+
+ATEN = ["SGD-plain", "SGD-nesterov", "SGD-tensor_lr", "Adam-plain", "Adam-amsgrad", "Adam-tensor_lr", "AdamW-weight_decay",
+        "AdamW-foreach", "RMSprop-centered_momentum", "Adagrad-decay", "Adadelta-plain", "Adamax-plain", "NAdam-plain",
+        "RAdam-plain", "Rprop-plain"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATEN)
+def test_optimizer_at_aten_level(name: str) -> None:
+    """The counters and rates are inputs of the lowered graph, whose results have the same bits."""
+    optimizer, options = OPTIMIZERS[name]
+    make = _whole_step(lambda p: optimizer(p, **{"lr": 0.1, **options}))
+    trained(make, *((X, Y),) * 5, recompiles=1, graphs=2, backend="aten_eager")

@@ -539,7 +539,9 @@ def _case(name: str) -> tuple[Any, dict[str, Any]]:
     return make, expected
 
 
+@pytest.mark.parametrize("backend", ["eager", "aten_eager"])
 @pytest.mark.parametrize("name", list(PROGRAMS))
-def test_step(name: str) -> None:
+def test_step(name: str, backend: str) -> None:
+    """At ATen level too: there the whole step is one graph without autograd in it, and the bits are the same."""
     make, expected = _case(name)
-    trained(make, *CALLS, **expected)
+    trained(make, *CALLS, backend=backend, **expected)
