@@ -301,3 +301,18 @@ def by_hand(way: str, optimizer_inside: bool = True) -> dict[str, Any]:
     compare(want, got, EXACT)
     same_on_all_ranks(list(got[-1].values()))
     return told(counter)
+
+
+def synchronised_norm() -> list[str]:
+    """SyncBatchNorm: in eval mode, and what eager says of CPU tensors in train mode."""
+    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(MODELS["convnet"][0]())
+    fast = tracer_core.compile(model, backend="eager")
+    (x, _), *_ = batches("convnet", 1)
+    said = []
+    for one in (model, fast):
+        try:
+            compare(one.eval()(x), model.eval()(x), EXACT)
+            said.append(str(one.train()(x).sum().detach() * 0))
+        except ValueError as error:
+            said.append(str(error))
+    return said
