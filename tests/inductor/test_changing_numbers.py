@@ -151,3 +151,40 @@ def test_a_number_expanded_to_a_size():
         )
         == 2
     )
+
+
+#: Inputs whose strides say more than their sizes do.
+LAYOUTS = {
+    "columns_of_a_wider_tensor": lambda n: torch.randn(n, 100)[:, :50],
+    "transposed": lambda n: torch.randn(20, n).t(),
+    "permuted": lambda n: torch.randn(n, 3, 4, 5).permute(0, 2, 3, 1),
+    "expanded": lambda n: torch.randn(1, 8).expand(n, 8),
+    "every_other_row": lambda n: torch.randn(2 * n, 8)[::2],
+    "a_window_of_a_cache": lambda n: torch.randn(3, 100, 8)[:, :n],
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_one_compile_serves_every_size_of_a_view(name):
+    torch.manual_seed(0)
+    calls = [(LAYOUTS[name](n),) for n in (4, 6, 9, 17, 2)]
+    fast = tracer_core.compile(lambda x: (x * 2 + 1, x.sum(0)), backend="inductor")
+    with torch.no_grad(), CaptureCounter() as counter:
+        for (x,) in calls:
+            got, want = fast(x), (x * 2 + 1, x.sum(0))
+            torch.testing.assert_close(got, want)
+            assert [one.stride() for one in got] == [one.stride() for one in want]
+    assert len(counter.graphs) == 2
+
+
+def test_an_empty_batch_of_images_of_unknown_size():
+    def program(x):
+        x = F.max_pool2d(F.relu(F.conv2d(x, torch.ones(4, 3, 3, 3))), 2)
+        return F.conv2d(x, torch.ones(2, 4, 3, 3)).mean((2, 3))
+
+    fast = tracer_core.compile(program, backend="inductor", dynamic=True)
+    with torch.no_grad(), CaptureCounter() as counter:
+        for n, size in ((4, 16), (7, 20), (0, 16), (0, 20), (2, 18)):
+            x = torch.randn(n, 3, size, size)
+            torch.testing.assert_close(fast(x), program(x))
+    assert len(counter.graphs) == 2 and not counter.breaks

@@ -86,14 +86,10 @@ def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | 
         return None
     formats = set()
     for batch, scale in ((None, 1), (2, 1), (16, 1), (None, 8)):
-        sizes = [
-            int(size)
-            if not isinstance(size, torch.SymInt)
-            else batch
-            if batch and dim == 0
-            else _hint(size) * scale
-            for dim, size in enumerate(value.shape)
-        ]
+        sizes = list(map(_hint, value.shape))
+        for dim in (0, 2, 3):
+            if isinstance(value.shape[dim], torch.SymInt):
+                sizes[dim] = batch if batch and dim == 0 else sizes[dim] * scale
         meta = _meta(sizes, value.dtype, layout)
         given = torch_private.wrap_meta(mode, meta, device)
         formats.add(torch_private.convolution_format(given, weight, bias, *options))

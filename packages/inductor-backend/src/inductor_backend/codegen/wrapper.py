@@ -73,7 +73,8 @@ class Wrapper:
         self.view_names: dict[Any, str] = {}
         self.targets: dict[str, str] = {}
         self.body = CodeWriter()
-        self.static_arena = isinstance(plan.size, int)
+        #: An arena of a known size may hold tensors of unknown ones: they are empty.
+        self.static_arena = isinstance(plan.size, int) and (not plan.offsets or not sizes or bool(plan.size))
 
     # operands ------------------------------------------------------------------------------------
 

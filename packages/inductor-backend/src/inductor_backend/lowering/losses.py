@@ -142,5 +142,3 @@ def nll_loss_backward(
         return make("where", chosen, make("neg", make("mul", slope, one)), const(0, of.dtype))
 
     return ctx.pointwise(body, label="nll_loss_backward")
-
-

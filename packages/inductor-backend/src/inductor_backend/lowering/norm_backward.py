@@ -114,7 +114,10 @@ def batch_norm_backward(
         assert dot is not None
         products = dot.reshape((x.sizes[1],))
         grad_weight = ctx.pointwise(
-            lambda at: _mul(cast(products.at(at), dtype), inverse(at[0])), ctx.shape(1), ctx.meta(1).dtype, label=label
+            lambda at: _mul(cast(products.at(at), dtype), inverse(at[0])),
+            ctx.shape(1),
+            ctx.meta(1).dtype,
+            label=label,
         )
     if mask[2]:
         assert total is not None
@@ -187,7 +190,9 @@ def layer_norm_backward(
         )
         grad_x = ctx.pointwise(body, x.sizes, ctx.meta(0).dtype, ctx.strides(0), label)
     if mask[1]:
-        grad_weight = _result(ctx, 1, _sum(ctx, lambda at: _mul(plain(at), normal(at)), x.sizes, outer, label))
+        grad_weight = _result(
+            ctx, 1, _sum(ctx, lambda at: _mul(plain(at), normal(at)), x.sizes, outer, label)
+        )
     if mask[2]:
         grad_bias = _result(ctx, 2, _sum(ctx, plain, x.sizes, outer, label))
     return grad_x, grad_weight, grad_bias
