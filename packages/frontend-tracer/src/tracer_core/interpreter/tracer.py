@@ -39,7 +39,17 @@ _MODULE_CALL = torch.nn.Module.__call__
 _NOT_PLAIN = 0x20 | 0x80 | 0x200
 _STEP_LIMIT = 3_000_000
 #: Names that Python's own messages give to what stands for an object of the program.
-_STAND_INS = ("LazyIterator", "TextPart", "FakeTensor", "SymInt", "SymFloat", "SymBool", "'Answer'", "'Hashed'", "'SortKey'")
+_STAND_INS = (
+    "LazyIterator",
+    "TextPart",
+    "FakeTensor",
+    "SymInt",
+    "SymFloat",
+    "SymBool",
+    "'Answer'",
+    "'Hashed'",
+    "'SortKey'",
+)
 _FAKES_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 

@@ -73,8 +73,13 @@ class Wrapper:
         self.view_names: dict[Any, str] = {}
         self.targets: dict[str, str] = {}
         self.body = CodeWriter()
-        #: An arena of a known size may hold tensors of unknown ones: they are empty.
-        self.static_arena = isinstance(plan.size, int) and (not plan.offsets or not sizes or bool(plan.size))
+        #: Not where it is empty and what lies in it has symbolic sizes all the same.
+        self.static_arena = isinstance(plan.size, int) and all(
+            isinstance(part, int)
+            for buffer in program.buffers.values()
+            if buffer.storage in plan.offsets
+            for part in (*buffer.layout.sizes, *buffer.layout.strides, buffer.layout.offset)
+        )
 
     # operands ------------------------------------------------------------------------------------
 

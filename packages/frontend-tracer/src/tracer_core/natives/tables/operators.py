@@ -59,7 +59,9 @@ declare(SHALLOW, [operator.itemgetter, operator.attrgetter, operator.methodcalle
 def _concatenated(tracer: Any, symbol: str, left: Any, right: Any) -> Any:
     """Sequences are added; what numbers and objects with ``__add__`` do is for C to say."""
     if not (isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES)):
-        tracer.break_graph("native_python", f"concat() of a {type(left).__name__} and a {type(right).__name__}")
+        tracer.break_graph(
+            "native_python", f"concat() of a {type(left).__name__} and a {type(right).__name__}"
+        )
     return tracer.binary(symbol, left, right)
 
 
