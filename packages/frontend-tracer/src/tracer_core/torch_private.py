@@ -554,14 +554,7 @@ def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple
         dynamic_sizes=[DimDynamic.DYNAMIC if dim else DimDynamic.STATIC for dim in symbolic],
         constraint_sizes=[None] * len(symbolic),
     )
-    fake = mode.from_tensor(tensor, symbolic_context=context, source=input_source(name))
-    of_sizes = {
-        s for size in fake.shape if isinstance(size, torch.SymInt) for s in size.node.expr.free_symbols
-    }
-    for stride in fake.stride():
-        if isinstance(stride, torch.SymInt) and not stride.node.expr.free_symbols <= of_sizes:
-            int(stride)  # it follows from no size: a constant, since kernels are told sizes alone
-    return fake
+    return mode.from_tensor(tensor, symbolic_context=context, source=input_source(name))
 
 
 def before_tagging(function: Any) -> Any:
