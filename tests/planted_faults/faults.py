@@ -24,28 +24,26 @@ def _guards(name: str, old: str, new: str) -> Fault:
     return Fault(name, "guards", "guards/guard.py", old, new)
 
 
+#: Guards that are lifted: what is no longer guarded -> the text of the check.
+_LIFTED = {
+    "an absent key is not guarded": 'f"{g.expected!r} not in {v}"',
+    "a present key is not guarded": 'f"{g.expected!r} in {v}"',
+    "types are not guarded": 'f"type({v}) is {c(g.expected)}"',
+    "lengths are not guarded": 'f"len({v}) == {g.expected}"',
+    "keys are not guarded": "_keys(g, v, c)",
+    "identity is not guarded": 'f"{v} is {c(g.expected)}"',
+    "two paths to one object are not guarded": 'f"{v} is {f(g.expected)}"',
+    "two objects may become one": 'f"{v} is not {f(g.expected)}"',
+    "an empty cell is not guarded": 'f"is_unbound({v})"',
+    "an unset slot is not guarded": 'f"is_unset({c(g.expected)}, {v})"',
+    "a set slot is not guarded": 'f"not is_unset({c(g.expected)}, {v})"',
+    "base classes are not guarded": 'f"same_objects({v}.__mro__, {c(g.expected)})"',
+    "bytes of a buffer are not guarded": 'f"data_of({v}) == {g.expected!r}"',
+}
+
 FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     # -- guards --
-    _guards("an absent key is not guarded", 'lambda g, v, c, f: f"{g.expected!r} not in {v}"',
-    'lambda g, v, c, f: "True"'),
-    _guards("a present key is not guarded", 'lambda g, v, c, f: f"{g.expected!r} in {v}"',
-    'lambda g, v, c, f: "True"'),
-    _guards("types are not guarded", 'lambda g, v, c, f: f"type({v}) is {c(g.expected)}"',
-    'lambda g, v, c, f: "True"'),
-    _guards("lengths are not guarded", 'lambda g, v, c, f: f"len({v}) == {g.expected}"', 'lambda g, v, c, f: "True"'),
-    _guards("keys are not guarded", "lambda g, v, c, f: _keys(g, v, c)", 'lambda g, v, c, f: "True"'),
-    _guards("identity is not guarded", 'lambda g, v, c, f: f"{v} is {c(g.expected)}"', 'lambda g, v, c, f: "True"'),
-    _guards("two paths to one object are not guarded", 'lambda g, v, c, f: f"{v} is {f(g.expected)}"',
-    'lambda g, v, c, f: "True"'),
-    _guards("two objects may become one", 'lambda g, v, c, f: f"{v} is not {f(g.expected)}"',
-    'lambda g, v, c, f: "True"'),
-    _guards("an empty cell is not guarded", 'lambda g, v, c, f: f"is_unbound({v})"', 'lambda g, v, c, f: "True"'),
-    _guards("an unset slot is not guarded", 'lambda g, v, c, f: f"is_unset({c(g.expected)}, {v})"',
-    'lambda g, v, c, f: "True"'),
-    _guards("base classes are not guarded", 'lambda g, v, c, f: f"same_objects({v}.__mro__, {c(g.expected)})"',
-    'lambda g, v, c, f: "True"'),
-    _guards("bytes of a buffer are not guarded", 'lambda g, v, c, f: f"data_of({v}) == {g.expected!r}"',
-    'lambda g, v, c, f: "True"'),
+    *(_guards(name, f"lambda g, v, c, f: {check}", 'lambda g, v, c, f: "True"') for name, check in _LIFTED.items()),
     _guards("an int equals a bool", 'f"(type({value}) is {kind.__name__} and {value} == {expected!r})"',
     'f"({value} == {expected!r})"'),
     _guards("minus zero equals zero", ' and repr({value}) == {repr(expected)!r})"\n        text', ')"\n        text'),
@@ -91,6 +89,10 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     Fault("undo leaves new keys", "effects", "effects.py",
     "        dict.__delitem__(target, key)\n    if list(dict.keys(target))",
     "        pass\n    if False and list(dict.keys(target))"),
+    Fault("levels of autocast stay entered after a trace", "effects", "recorder/record.py",
+    "        settings.nest_autocast(-self.autocast_nesting)\n", "        pass\n"),
+    Fault("levels of autocast are not replayed", "replay", "segments/capture.py",
+    "        if recorder.autocast_nesting:\n", "        if False:\n"),
     # -- aliasing --
     Fault("shared memory of written inputs is not guarded", "aliasing", "segments/capture.py",
     "        if self._written():\n            inputs = list(self._tensor_inputs())",

@@ -226,6 +226,8 @@ def _run(program: Program, text: str, code: types.CodeType, seconds: float) -> R
                 got = ours.step(is_call, step, number)
             except OutOfTime:
                 return Result(program.seed, "late", f"step {number}")
+            if isinstance(ours.raised, MemoryError):
+                return Result(program.seed, "invalid", f"step {number}: too much memory for two")
             if isinstance(ours.raised, TracerError) and OutOfTime.__name__ in str(ours.raised):
                 return Result(program.seed, "late", f"step {number}")
             if ours.raised is not None and _is_crash(ours.raised, eager.raised):

@@ -137,8 +137,12 @@ def _base_iterator(obj: Any) -> Any:
 def _set(d: _Describer, path: str, obj: Any) -> Parts:
     return [
         (f"{{{i}}}", item)
-        for i, item in enumerate(sorted(obj, key=lambda item: (type(item).__name__, repr(item))))
+        for i, item in enumerate(sorted(obj, key=_order))
     ]
+
+
+def _order(item: Any) -> tuple[str, str, int]:
+    return type(item).__name__, repr(item), item.storage_offset() if isinstance(item, torch.Tensor) else 0
 
 
 def _dict(d: _Describer, path: str, obj: Any) -> Parts:

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import tracer_core
 from tests.tracer.twin import same, twin
 from tracer_core import settings
-from tracer_core.testing import CaptureCounter
+from tracer_core.testing import CaptureCounter, compare
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 W = torch.randn(4, 4)
@@ -398,3 +398,47 @@ def test_levels_of_autocast():
         want, got = f(x), compiled(x)
         assert got[1] == want[1] == before + 1 and torch.equal(got[0], want[0])
         assert level() == before
+
+
+def _autocast_program(lin, end):
+    def f(x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = lin(x)
+            end()
+            y = lin(y)
+        return y
+
+    return f
+
+
+def _no_end():
+    pass
+
+
+def _break_inside():
+    tracer_core.graph_break()
+
+
+def _raise_inside():
+    raise ValueError("inside")
+
+
+@pytest.mark.parametrize("end", [_no_end, _break_inside, _raise_inside])
+def test_weights_that_change_between_autocast_calls(end):
+    x = torch.ones(2, 4)
+    results = []
+    for backend in (None, "eager"):
+        torch.manual_seed(0)
+        lin = torch.nn.Linear(4, 4)
+        f = _autocast_program(lin, end)
+        call = f if backend is None else tracer_core.compile(f, backend=backend)
+        found = []
+        for _ in range(3):
+            with contextlib.suppress(ValueError):
+                found.append(call(x))
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                found.append(lin(x))
+            with torch.no_grad():
+                lin.weight.add_(1)
+        results.append(found)
+    compare(results[0], results[1])

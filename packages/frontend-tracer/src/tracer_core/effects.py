@@ -168,7 +168,7 @@ SNAPSHOTTERS: dict[type, Snapshotter] = {
     ),
     dict: Snapshotter(lambda d, _: dict.copy(d), _restore_dict),
     list: Snapshotter(lambda v, _: list(list.__iter__(v)), _restore_list),
-    set: Snapshotter(lambda s, _: set(set.__iter__(s)), _restore_set),
+    set: Snapshotter(lambda s, _: list(set.__iter__(s)), _restore_set),
     collections.deque: Snapshotter(lambda d, _: list(collections.deque.__iter__(d)), _restore_deque),
     bytearray: Snapshotter(lambda b, _: bytes(b), _restore_buffer),
     array.array: Snapshotter(lambda a, _: a[:], _restore_buffer),

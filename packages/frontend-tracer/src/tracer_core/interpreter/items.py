@@ -231,6 +231,8 @@ class Items(Operations):
         if self.lacks(value, "__iter__", "__getitem__"):
             return iter(value)  # raises Python's own error
         self.expand(value)
+        if isinstance(value, (set, frozenset)):
+            self.guard_order(value)
         if isinstance(value, (*CONTAINERS, bytearray, array.array)) or type(value).__name__ in _VIEW_NAMES:
             return iter(value)
         if isinstance(value, ARRAY) and self.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]

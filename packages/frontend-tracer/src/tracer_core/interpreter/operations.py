@@ -154,6 +154,11 @@ class Operations(AttributeWrites):
                 if result is not NotImplemented:
                     return result
             elif isinstance(left, torch.Tensor) or isinstance(left, MUTABLE):
+                reflected = self.python_method(right, f"__r{name}__") if isinstance(left, _EXTENDED) else None
+                if reflected is not None and symbol in ("+", "*"):  # of a sequence C asks the other side first
+                    result = self.call_value(reflected, [right, left], {})
+                    if result is not NotImplemented:
+                        return result
                 return self._inplace(symbol, left, right)
         for method, args in self._candidates(name, left, right):
             if method is None:
@@ -399,6 +404,7 @@ def symbol_is_text_formatting(name: str, left: Any, right: Any) -> bool:
     return name == "mod" and type(left) is str and not isinstance(right, str)
 
 
+_EXTENDED = (list, collections.deque, bytearray, array.array)
 _HOLDERS = (int, float, complex, str, bytes)
 _COMPARED_BY_FUNCTION = type(functools.cmp_to_key(lambda a, b: 0))
 _SEQUENCES = (list, tuple, str, bytes, collections.deque)

@@ -201,7 +201,7 @@ class TraceState(Numbers):
             for key, value in before.items():
                 if key not in change.written and key not in change.removed:
                     self.provenance.item(change.obj, key, value, "key")
-        elif isinstance(before, set):
+        elif change.kind is set:
             self._guard_members(source, before)
         else:
             self.provenance.guard(GuardKind.LEN, source, len(before))
@@ -243,6 +243,14 @@ class TraceState(Numbers):
         if source is None:
             return
         self._guard_members(source, obj)
+
+    def guard_order(self, obj: Any) -> None:
+        """The order in which a loop meets the members of a set: equal sets may differ in it."""
+        source = self.provenance.source_of(obj)
+        change = self.effects.peek(obj)
+        if source is not None and len(obj) > 1 and (change is None or change.whole):
+            members = list(set.__iter__(obj) if isinstance(obj, set) else frozenset.__iter__(obj))
+            self.provenance.guard(GuardKind.KEYS, source, members if change is None else change.before)
 
     def _guard_members(self, source: Any, members: Any) -> None:
         if not all(is_constant(member) or isinstance(member, type) for member in members):

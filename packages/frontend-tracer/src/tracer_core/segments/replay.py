@@ -114,7 +114,8 @@ def _replay_list(target: str, change: Change, r: Rebuilder, constant: Callable[[
 def _replay_set(target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]) -> list[str]:
     if not change.whole:
         return [f"set_update({target}, {_listed(change.added, r)})"] if change.added else []
-    same = len(change.before) == len(change.after) and change.before == change.after
+    same = len(change.before) == len(change.after)  # as lists, in the order that a loop sees
+    same = same and all(a is b for a, b in zip(change.before, change.after, strict=True))
     return [] if same else [f"set_assign({target}, {_listed(change.after, r)})"]
 
 

@@ -26,7 +26,7 @@ _READERS: dict[type, str] = {
 _WRITERS: dict[type, str] = {
     list: "insert pop clear reverse __setitem__ __delitem__ __imul__",
     dict: "popitem clear",
-    set: "discard remove pop clear",
+    set: "discard remove clear",
     collections.deque: "appendleft pop popleft clear rotate reverse insert __setitem__ __delitem__ __imul__",
     collections.OrderedDict: "move_to_end popitem clear",
 }
@@ -314,6 +314,16 @@ def pairs_of(tracer: Any, source: Any, kind: type = dict) -> dict[Any, Any]:
         tracer.check_key(key, items)
         items[key] = parts[1]
     return items
+
+
+@special(set.pop)
+def set_pop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    (target,) = args
+    if len(target) > 1 and not tracer.is_fresh(target):  # which member it gives depends on what was taken before
+        tracer.break_graph("unsupported_mutation", "set.pop() of a set from before this segment")
+    tracer.native_reads(target)
+    tracer.before_change(target)
+    return set.pop(target)
 
 
 @special(set.update)

@@ -111,7 +111,15 @@ def _logs(method: Any, level: int | None) -> Any:
     return handler
 
 
+def _is_logger(tracer: Any, logger: Any) -> None:
+    if not isinstance(logger, logging.Logger):
+        tracer.break_graph("side_effect_native", f"a {type(logger).__name__} is asked for a logger's level")
+
+
 def _is_enabled(tracer: Any, logger: Any, level: int) -> bool:
+    _is_logger(tracer, logger)
+    if type(level) is not int:
+        tracer.break_graph("side_effect_native", "a logger is asked in an unusual way")
     if tracer.is_fresh(logger):
         tracer.provenance.constant(logger)
     return bool(applied(tracer, _QUESTIONS.setdefault(level, Enabled(level)), logger))
@@ -129,6 +137,7 @@ def is_enabled_for(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool
 
 @special(logging.Logger.getEffectiveLevel)
 def effective_level(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    _is_logger(tracer, args[0])
     if tracer.is_fresh(args[0]):
         tracer.provenance.constant(args[0])
     return applied(tracer, _effective_level, args[0])

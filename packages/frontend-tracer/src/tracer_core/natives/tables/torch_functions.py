@@ -43,6 +43,8 @@ declare(SHALLOW, [torch.Size.numel, torch._C._log_api_usage_once])
 
 def _answer(answer: Any, function: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if function is torch._C._has_torch_function and not isinstance(args[0], (list, tuple)):
+            return function(*args)  # raises Python's own error
         asks = answer is None or args or kwargs
         return answer if asks else function()  # raises Python's own error
 
@@ -57,7 +59,12 @@ for _function in {
         *_present(torch.overrides, "has_torch_function has_torch_function_unary has_torch_function_variadic"),
     )
 }:  # fmt: skip
+    if _function in (torch._C._get_tracing_state, torch._C._has_torch_function):
+        COUNTS[_function] = (0, 0) if _function is torch._C._get_tracing_state else (1, 1)
     special(_function)(_answer(None if _function is torch._C._get_tracing_state else False, _function))
+
+
+COUNTS[torch._C._len_torch_dispatch_stack] = COUNTS[torch._C._len_torch_function_stack] = 0, 0
 
 
 @special(torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack)

@@ -60,6 +60,9 @@ def decrement_nesting(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> i
     return 0
 
 
+COUNTS[torch.clear_autocast_cache] = 0, 0
+
+
 @special(torch.clear_autocast_cache)
 def clear_autocast_cache(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     tracer.recorder.state_call(torch.clear_autocast_cache, (), (), {})

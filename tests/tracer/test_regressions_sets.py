@@ -1,0 +1,110 @@
+"""What random programs showed of sets, iterators handed to C code, and operators in place. The number is the seed."""
+
+from __future__ import annotations
+
+import collections
+
+import torch
+
+import tracer_core
+from tests.tracer.twin import same
+
+X = torch.arange(3.0)
+
+
+def _made(*members):
+    found = set()
+    for member in members:
+        found.add(member)
+    return found
+
+
+def test_equal_sets_are_met_in_their_own_order():
+    def f(x, members):
+        return x + 1, list(members), [m for m in members], tuple(members), next(iter(members)), 8 in members
+
+    assert list(_made(0, 8)) != list(_made(8, 0))
+    same(f, (X, _made(0, 8)), (X, _made(8, 0)), (X, _made(0, 8)), breaks=None)
+
+
+def test_a_set_changed_and_looped_over():
+    def f(x, members):
+        members.discard(3)
+        return x + 1, list(members)
+
+    same(f, (X, _made(0, 8, 3)), (X, _made(8, 0, 3)), (X, _made(8, 0)), breaks=None)
+
+
+def test_members_are_taken_out_as_in_eager_402599():
+    def f(x, members):
+        first = members.pop()
+        tracer_core.graph_break()
+        return x + first, members.pop(), len(members)
+
+    same(f, (X, {1, 2, 3}), (X, _made(8, 0)), (X, _made(0, 8)), breaks=None)
+
+
+def test_the_last_member_is_taken_out():
+    same(lambda x, members: (x + members.pop(), len(members)), (X, {1}), (X, {2}), breaks=None)
+
+
+def test_a_member_replaced_by_an_equal_one_412741():
+    def f(x, members):
+        members.discard(True)
+        members.add(True)
+        return x + 1
+
+    def run(compiled):
+        members = {1}
+        compiled(X, members)
+        return [type(m) for m in members]
+
+    assert run(f) == [bool]
+    compiled = tracer_core.compile(f, backend="eager")
+    assert run(compiled) == run(compiled) == [bool]
+
+
+def test_a_generator_handed_to_a_method_written_in_c_406634():
+    def make(n):
+        yield from range(n)
+
+    def f(x, items):
+        data = bytearray(b"a")
+        data.extend(items)
+        return x + 1, data, list(items)
+
+    def run(call):
+        return [call(X, make(n))[1:] for n in (3, 3, 2)] + [call(X, iter([1, 2]))[1:] for _ in range(2)]
+
+    assert run(tracer_core.compile(f, backend="eager")) == run(f)
+
+
+def test_a_list_is_added_to_an_object_that_answers_first_419479():
+    class Right:
+        def __radd__(self, other):
+            return ("radd", list(other))
+
+        def __rmul__(self, other):
+            return ("rmul", list(other))
+
+        def __iter__(self):
+            return iter([1, 2])
+
+    class Declines:
+        def __radd__(self, other):
+            return NotImplemented
+
+        def __iter__(self):
+            return iter([5])
+
+    def f(x, kind):
+        found = []
+        for target in ([1], collections.deque([1])):
+            target += kind()
+            found.append(target)
+        times = [1]
+        if kind is Right:
+            times *= kind()
+        return x + 1, found, times
+
+    same(f, (X, Right), (X, Declines), (X, Right), breaks=None)
