@@ -14,7 +14,7 @@ import operator
 import pytest
 import torch
 
-from tests.tracer.twin import same
+from tests.tracer.twin import View, same, twin
 
 X = torch.randn(3, 4)
 
@@ -324,3 +324,61 @@ def _remove(items):
 @pytest.mark.parametrize("name", ON_OBJECTS)
 def test_objects_with_their_own_methods(name):
     same(ON_OBJECTS[name], (X, [3, 2, 1]), (X, [3, 2, 1]), (X, [4, 1, 2]), (X, [1, 2, 2, 5]), breaks=0)
+
+
+class Named:
+    pass
+
+
+class Pretends:
+    said: type = Named
+
+    @property
+    def __class__(self):
+        return type(self).said
+
+
+class PretendsByGetattribute:
+    def __getattribute__(self, name):
+        return Named if name == "__class__" else object.__getattribute__(self, name)
+
+
+class PretendsByCount:
+    def __init__(self):
+        object.__setattr__(self, "kind", Named)
+
+    @property
+    def __class__(self):
+        return object.__getattribute__(self, "kind")
+
+
+@pytest.mark.parametrize("kind", [Pretends, PretendsByGetattribute, PretendsByCount])
+def test_isinstance_of_an_object_that_says_its_class(kind):
+    obj = kind()
+
+    def fn(x):
+        answers = [isinstance(obj, Named), isinstance(obj, kind), isinstance(obj, (int, Named)), isinstance(obj, int)]
+        return x + 1, answers, obj.__class__ is Named, type(obj) is kind
+
+    same(fn, (X,), (X,), graphs=1)
+
+
+def test_what_an_object_says_of_its_class_is_guarded():
+    def make():
+        obj = PretendsByCount()
+
+        def fn(x):
+            return x * 2 if isinstance(obj, Named) else x + 1
+
+        return fn, View(lambda: None, obj)
+
+    twin(make, (X,), lambda obj: object.__setattr__(obj, "kind", int), (X,), (X,), graphs=2, recompiles=1)
+
+
+def test_an_abstract_class_asks_an_object_for_its_class():
+    obj = Pretends()
+
+    def fn(x):
+        return x + 1, isinstance(obj, collections.abc.Iterable)
+
+    same(fn, (X,), (X,), kinds=("unknown_native",))

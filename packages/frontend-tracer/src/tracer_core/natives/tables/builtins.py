@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import instances, objects
+from tracer_core.interpreter.attributes import has_python
 from tracer_core.interpreter.class_making import new_class
 from tracer_core.interpreter.generators import HOST_ITERATORS, TracedGenerator
 from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, query, special
@@ -40,11 +42,35 @@ def is_instance(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
     if isinstance(obj, HOST_ITERATORS):
         return isinstance(_stand_in(obj), classes)
     tracer.guard_lineage(type(obj))
+    if _says_its_class(tracer, type(obj)):
+        return _is_instance_by_word(tracer, obj, classes)
     for cls in _flat(classes):
         if type(cls) is not type:
             tracer.special(type(cls), "__instancecheck__")
             _ask_registry(tracer, type(obj), cls)
     return isinstance(obj, classes)
+
+
+def _says_its_class(tracer: Any, kind: type) -> bool:
+    """Whether ``obj.__class__``, which isinstance asks, is code of the program."""
+    if not kind.__flags__ & HEAP_TYPE:
+        return False
+    return tracer.special(kind, "__class__") is not object.__dict__["__class__"] or has_python(
+        tracer.special(kind, "__getattribute__")
+    )
+
+
+def _is_instance_by_word(tracer: Any, obj: Any, classes: Any) -> bool:
+    """isinstance() of an object that says itself which class it is of: asked for each class that it is not of."""
+    for cls in _flat(classes):
+        if cls in type(obj).__mro__:
+            return True
+        if type(cls) is not type:
+            tracer.break_graph("unknown_native", f"{type(cls).__name__} asks a {type(obj).__name__} for its __class__")
+        said = tracer.getattr_or(obj, "__class__", None)
+        if isinstance(said, type) and cls in said.__mro__:
+            return True
+    return False
 
 
 @special(issubclass)
