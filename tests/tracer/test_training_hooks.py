@@ -308,3 +308,37 @@ def test_checkpoint_inside_a_step() -> None:
     _trained(
         lambda model, x: model[2](checkpoint(lambda v: model[0](v).tanh(), x, use_reentrant=False)), graphs=2
     )
+
+
+def test_hooks_on_saved_tensors_around_the_call() -> None:
+    """They see each saved tensor once, also on the calls that capture."""
+
+    def make() -> Side:
+        side = _set_up(lambda m, o, log: None)()
+        step, seen = side.step, []
+        side.watched.append(seen)
+
+        def counted(x: Any, y: Any) -> Any:
+            return step(x, y)
+
+        def pack(tensor: Any) -> Any:
+            seen.append(tuple(tensor.shape))
+            return tensor * 1.5 if tensor.is_floating_point() else tensor
+
+        side.step = counted
+        side.around = lambda: torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t)  # type: ignore[attr-defined]
+        return side
+
+    import tracer_core
+
+    plain, target = make(), make()
+    compiled = tracer_core.compile(target.step, backend="eager")
+    for _ in range(3):
+        with plain.around():
+            want = plain.step(X, Y)
+        with target.around():
+            got = compiled(X, Y)
+        assert torch.equal(want, got)
+        assert plain.watched[-1] == target.watched[-1]
+        for one, other in zip(plain.watched[0].parameters(), target.watched[0].parameters(), strict=True):
+            assert torch.equal(one, other)

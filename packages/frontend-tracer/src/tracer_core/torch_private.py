@@ -665,6 +665,24 @@ def gradient_node(tensor: torch.Tensor) -> Any:
         return tensor.view_as(tensor).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
 
+@contextlib.contextmanager
+def saved_tensors_unseen() -> Iterator[None]:
+    """Inside, the program's hooks on tensors that autograd saves (``saved_tensors_hooks``) are not called."""
+    hooks: Any = torch._C._autograd
+    if hooks._top_saved_tensors_default_hooks(True) is None:
+        yield
+        return
+    hooks._push_saved_tensors_default_hooks(_same, _same)
+    try:
+        yield
+    finally:
+        hooks._pop_saved_tensors_default_hooks()
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
 def is_accumulator_held(leaves: Sequence[torch.Tensor]) -> bool:
     """Whether Python code keeps a node that adds to a leaf's gradient: without keeping it nobody's hook stays on it.
     (A live graph keeps the node too, with its Python object.)"""

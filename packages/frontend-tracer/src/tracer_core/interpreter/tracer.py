@@ -265,7 +265,8 @@ class Tracer(Names):
         # An operator that fails on fakes fails for real later, if the program gets there: only that is reported.
         _FAKES_LOG.disabled = True
         try:
-            return self.run(0)
+            with torch_private.saved_tensors_unseen():
+                return self.run(0)
         except Break as broken:
             if self.steps == self.outer_step and self.mutations == self._mutations_at_step:
                 raise
