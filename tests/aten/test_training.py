@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import tracer_core
@@ -663,6 +664,39 @@ def test_a_write_into_an_input_that_nothing_returns_carries_its_gradients(fallba
             total.square().sum().backward()
             torch.testing.assert_close(w.grad, 2 * ((X[:2] + shift) ** 2).sum(0))
     assert fallbacks[0].kind == "lowering"
+
+
+def test_gradients_of_a_recurrent_layer_have_the_kernels_dtype():
+    layer, seen = nn.LSTM(4, 6), {}
+
+    class Look(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            result = func(*args, **(kwargs or {}))
+            if func is torch.ops.aten.mkldnn_rnn_layer_backward.default:
+                seen["args"], seen["dtypes"] = args, [one.dtype for one in result]
+            return result
+
+    with Look():
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(torch.randn(3, 2, 4))[0].float().sum()
+        loss.backward()
+    op, mode = torch.ops.aten.mkldnn_rnn_layer_backward.default, torch_private.fake_tensor_mode()
+    fakes = [
+        torch_private.to_fake(mode, one) if isinstance(one, torch.Tensor) else one for one in seen["args"]
+    ]
+    with mode:
+        corrected = CORRECTIONS[op](mode, tuple(fakes), op(*fakes))
+    assert [one.dtype for one in corrected] == seen["dtypes"]
+
+
+def test_sparse_gradients_are_eagers(fallbacks):
+    table = nn.Embedding(10, 4, sparse=True)
+    twin = copy.deepcopy(table)
+    for module, function in ((table, table), (twin, tracer_core.compile(twin, backend="aten_eager"))):
+        function(torch.tensor([1, 1, 3])).square().sum().backward()
+        assert module.weight.grad.is_sparse
+    same(table.weight.grad.to_dense(), twin.weight.grad.to_dense())
+    assert "torch.sparse_coo" in fallbacks[0].reason
 
 
 def test_under_no_grad_the_same_module_has_no_backward():

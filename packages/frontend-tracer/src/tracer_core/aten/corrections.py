@@ -45,6 +45,16 @@ def _workspace(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     return (*result[:3], torch_private.fake_like(torch_private.to_fake(mode, kept)))
 
 
+def _in_float32(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """oneDNN gives gradients of recurrent layers in float32, whatever the layer's dtype (fakes of torch 2.11 do not)."""
+    return tuple(
+        one
+        if not isinstance(one, torch.Tensor) or one.dtype is torch.float32
+        else torch_private.fake_like(one, torch.float32)
+        for one in result
+    )
+
+
 CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
     aten.native_layer_norm.default: _statistics,
     aten.native_group_norm.default: _statistics,
@@ -52,4 +62,5 @@ CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
     aten._native_batch_norm_legit_functional.default: _statistics,
     aten._native_batch_norm_legit_no_training.default: _statistics,
     aten.mkldnn_rnn_layer.default: _workspace,
+    aten.mkldnn_rnn_layer_backward.default: _in_float32,
 }

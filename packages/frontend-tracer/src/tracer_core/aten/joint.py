@@ -198,9 +198,11 @@ class JointLowering(Lowering):
             return torch_private.functional(value)
 
     def _gradient(self, gradient: torch.Tensor, leaf: torch.Tensor) -> torch.fx.Node:
+        if gradient.layout is not torch.strided:
+            raise LoweringUnsupported(f"a gradient is {gradient.layout}")
         value = torch_private.functional_value(gradient)
         like = torch_private.functional_value(leaf)
-        if gradient.layout is torch.strided and Layout.of(like).dense:
+        if Layout.of(like).dense:
             value = restride(value, like)
         node: torch.fx.Node = self.recorder.node_of(value)
         return node
