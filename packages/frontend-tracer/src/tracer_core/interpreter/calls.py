@@ -310,7 +310,7 @@ class Calls(Items):
             return function(*args, **kwargs)
         module = getattr(function, "__module__", None) or getattr(
             getattr(function, "__objclass__", type(receiver)), "__module__", "?")  # fmt: skip
-        if module.startswith("torch._C._distributed"):
+        if str(module).startswith("torch._C._distributed"):
             self.break_graph("processes", f"{name}() of torch.distributed is called")
         self.break_graph("unknown_native", f"{module}.{getattr(function, '__qualname__', name)}")
 

@@ -168,7 +168,8 @@ def reversed_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return LazyIterator(tracer, "reversed", lambda: tracer.getitem(value, next(rest)))
 
 
-_VIEWS = tuple(type(view) for view in ({}.keys(), {}.values(), {}.items()))
+_EMPTY: dict[Any, Any] = {}
+_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 
 
 @special(range)
