@@ -161,3 +161,34 @@ def stored() -> None:
     target.load_state_dict(source.state_dict())
     compare(source(x), target(x), EXACT)
     assert list(source.state_dict()) == list(target.state_dict())
+
+
+def whole_step(optimizer: str, clip: bool) -> dict[str, Any]:
+    """One compiled function: the sharded model, the loss, backward(), clipping, the optimizer over DTensors."""
+    from tests.distributed.models import MODELS, batches, loss_of
+    from tests.distributed.training import same_on_all_ranks, state_of
+
+    def train(compiled: bool) -> list[Any]:
+        model = shard(MODELS["blocks"][0]())
+        made = getattr(torch.optim, optimizer)(model.parameters(), lr=0.01)
+        norms: list[Any] = []
+
+        def step(x: Any, y: Any) -> Any:
+            made.zero_grad()
+            loss = loss_of("blocks", model, x, y)
+            loss.backward()
+            if clip:
+                norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1))
+            made.step()
+            return loss
+
+        fast = tracer_core.compile(step, backend="eager") if compiled else step
+        seen: list[Any] = [whole(fast(x, y)) for x, y in batches("blocks", 4)]
+        return [*seen, [whole(norm) for norm in norms], state_of(model)]
+
+    want = train(False)
+    with CaptureCounter() as counter:
+        got = train(True)
+    compare(want, got, EXACT)
+    same_on_all_ranks([value for value in got[-1].values()])
+    return told(counter)

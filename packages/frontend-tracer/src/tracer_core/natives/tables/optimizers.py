@@ -10,8 +10,11 @@ import typing
 from typing import Any
 
 import torch
+from torch.nn.utils import clip_grad
 from torch.optim import optimizer as optimizers
 
+from tracer_core import torch_private
+from tracer_core.interpreter.generators import TracedGenerator
 from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.natives import stand_ins
 from tracer_core.natives.effects import CALLED_CODES, special
@@ -23,7 +26,52 @@ def _hidden_method(tracer: Any, function: Any, args: list[Any], kwargs: dict[str
     inner = _free(function, "fn")
     if not inner.__module__.startswith("torch.optim."):
         tracer.break_graph("disabled", f"torch hides {inner.__qualname__} from tracers")
+    _demand_plain_parameters(tracer, args)
     return tracer.prepare(inner, args, kwargs)
+
+
+def _profiled_step(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Optimizer.step with the hooks and the profiler's label around it."""
+    _demand_plain_parameters(tracer, args)
+    return tracer.frame_of(function, args, kwargs)
+
+
+def _demand_plain_parameters(tracer: Any, args: list[Any]) -> None:
+    if args and isinstance(args[0], torch.optim.Optimizer):
+        groups = vars(args[0]).get("param_groups", ())
+        _demand_plain(
+            tracer, type(args[0]).__name__, [p for group in groups for p in group.get("params", ())]
+        )
+
+
+def _demand_plain(tracer: Any, what: str, parameters: Any) -> None:
+    """Over tensor subclasses (fully_shard's DTensors) all of a function runs for real: a break for each parameter, in
+    each of its lines, would capture nothing."""
+    kinds = {
+        type(one) for one in parameters if isinstance(one, torch.Tensor) and not torch_private.is_fake(one)
+    }
+    for kind in kinds - {torch.Tensor, torch.nn.Parameter}:
+        if not issubclass(kind, torch.nn.Parameter):
+            tracer.break_graph("tensor_subclass", f"{what} over {kind.__name__}s")
+
+
+def _clipping(function: Any) -> None:
+    def clip(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        given = args[0] if args else kwargs.get("parameters")
+        _demand_plain(tracer, function.__name__, _parameters_in(given))
+        return tracer.frame_of(function, args, kwargs)
+
+    special(function)(clip)
+
+
+def _parameters_in(given: Any) -> Any:
+    """The parameters that a function will see: of a list, a tensor, or ``module.parameters()``."""
+    if isinstance(given, (list, tuple)):
+        return given
+    if type(given) is TracedGenerator and given.frame.function is torch.nn.Module.parameters:
+        module = given.frame.locals[0]
+        return list(module.parameters()) if isinstance(module, torch.nn.Module) else ()
+    return (given,)
 
 
 def _use_grad(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -107,5 +155,8 @@ def group_tensors(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return groups
 
 
+for _function in (clip_grad.clip_grad_norm_, clip_grad.clip_grad_value_):
+    _clipping(_function)
 CALLED_CODES[torch.optim.Optimizer.zero_grad.__code__] = _hidden_method
+CALLED_CODES[torch.optim.Optimizer.profile_hook_step(lambda self: None).__code__] = _profiled_step
 CALLED_CODES[optimizers._use_grad_for_differentiable(lambda: None).__code__] = _use_grad
