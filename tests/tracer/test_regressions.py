@@ -839,3 +839,21 @@ def test_a_deep_copy_notes_what_it_made_in_the_memo_given():
         return x + 1, made, kept
 
     same(f, (X, {}, [1]), (X, {}, [2]), breaks=None)
+
+
+def test_object_init_takes_no_arguments_880074():
+    class Base:
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.n = 1
+
+    def fn(x, obj, *args):
+        found = []
+        for call in (lambda: object.__init__(obj, *args), lambda: Base(*args).n, lambda: Base(k=1).n):
+            try:
+                found.append(call())
+            except TypeError as error:
+                found.append(str(error))
+        return x + 1, found
+
+    same(fn, (X, "s"), (X, "s", 1), (X, {1}, 1), (X, 2.5, 1), graphs=None, kinds=())

@@ -206,7 +206,8 @@ def vars_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(object.__init__)
 def object_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    return None
+    if len(args) != 1 or kwargs:
+        object.__init__(*args, **kwargs)  # raises Python's own error; it never does anything else
 
 
 @special(object.__dict__["__init_subclass__"])
