@@ -1,9 +1,11 @@
-"""What random programs showed of sets, iterators handed to C code, and operators in place. The number is the seed."""
+"""What random programs showed of sets, iterators handed to C code, operators in place and long arithmetic. The number is
+the seed."""
 
 from __future__ import annotations
 
 import collections
 
+import pytest
 import torch
 
 import tracer_core
@@ -108,3 +110,13 @@ def test_a_list_is_added_to_an_object_that_answers_first_419479():
         return x + 1, found, times
 
     same(f, (X, Right), (X, Declines), (X, Right), breaks=None)
+
+
+@pytest.mark.parametrize("rounds", [8, 150, 600])
+def test_a_number_computed_again_and_again_400453(rounds):
+    def f(x, n):
+        for i in range(rounds):
+            n = n // 2 + i * 3 + n % 7
+        return x * n, n
+
+    same(f, (X, 3), (X, 4), (X, 5), breaks=0)

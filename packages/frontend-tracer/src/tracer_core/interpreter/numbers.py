@@ -52,6 +52,8 @@ class Numbers(Machine):
     recorder: Recorder
     #: id of a symbol -> (symbol, its value now, its source).
     _numbers: dict[int, tuple[Any, Any, Source]]
+    #: computed source -> how many operations its whole text has.
+    _sizes: dict[Source, int]
     #: Whether sizes may be symbols in this trace.
     symbolic: bool
 
@@ -134,6 +136,8 @@ class Numbers(Machine):
         )
         if template is None or not known or not all(map(_is_number, values)):
             return function(*map(self.concrete, operands))
+        if sum(self._sizes.get(origin[1], 1) for origin in origins if origin is not None) > _MOST_OPERATIONS:
+            return function(*map(self.concrete, operands))  # a loop that goes on computing: by value from here on
         try:
             result = function(*values)
         except (ArithmeticError, ValueError):
@@ -188,6 +192,11 @@ class Numbers(Machine):
 
     def _computed(self, template: str, parts: list[str | Source]) -> Source:
         """The source of an expression. parts: what stands for {0}, {1}, ... in the template."""
+        made = self._source_of_text(template, parts)
+        self._sizes[made] = 1 + sum(self._sizes.get(part, 1) for part in parts if isinstance(part, Source))
+        return made
+
+    def _source_of_text(self, template: str, parts: list[str | Source]) -> Source:
         bases = list(dict.fromkeys(part for part in parts if isinstance(part, Source)))
         names = {source: f"{{{i}}}" if i else "{b}" for i, source in enumerate(bases)}
         text = template.format(*(names[part] if isinstance(part, Source) else part for part in parts))
@@ -200,6 +209,10 @@ class Numbers(Machine):
         if function is operator.pow and len(operands) == 2:
             return type(operands[1]) is int and operands[1] > 0
         return function in _OF_SIZES and all(type(one) in (int, bool, torch.SymInt) for one in operands)
+
+
+#: The most operations in the text of one number: a longer one costs more than to be captured anew.
+_MOST_OPERATIONS = 200
 
 
 def _template(function: Callable[..., Any], n_operands: int) -> str | None:

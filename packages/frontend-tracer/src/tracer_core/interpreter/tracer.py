@@ -76,7 +76,7 @@ class Tracer(Names):
     ) -> None:
         super().__init__()
         self.provenance = Provenance(shapes.dims_of, self._number)
-        self._numbers = {}
+        self._numbers, self._sizes = {}, {}
         self.effects = Effects(self.settle)
         self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where)
         self.symbolic = self.fakes.shape_env is not None
