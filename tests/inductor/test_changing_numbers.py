@@ -42,6 +42,7 @@ ARITHMETIC = {
     "a_number_computed_in_python": lambda x, a: x * (1 - a * 0.5),
     "steps_of_an_optimizer": lambda x, a: x.add_(x.sign(), alpha=-a),
     "into_an_operator_that_runs_as_it_is": lambda x, a: torch.addmm(x @ x.t(), x, x.t(), alpha=a),
+    "a_tensor_made_of_it": lambda x, a: torch.tensor(a) * x,
     "a_product_of_lists": lambda x, a: torch._foreach_mul([x, x + 1], a),
 }
 

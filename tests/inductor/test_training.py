@@ -105,7 +105,11 @@ class UNet(nn.Module):
                 nn.Conv2d(after, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU(inplace=True),
             )  # fmt: skip
 
-        self.down1, self.down2, self.down3 = block(3, width), block(width, 2 * width), block(2 * width, 4 * width)
+        self.down1, self.down2, self.down3 = (
+            block(3, width),
+            block(width, 2 * width),
+            block(2 * width, 4 * width),
+        )
         self.up = nn.ConvTranspose2d(4 * width, 4 * width, 2, 2)
         self.up2, self.up1 = block(6 * width, 2 * width), block(3 * width, width)
         self.head = nn.Conv2d(width, 2, 1)

@@ -392,7 +392,14 @@ def its_type_and_name(x, log):
     g = tensors(x, 2)
     a = next(g)
     broken()
-    log.append((inspect.isgenerator(g), type(g) is types.GeneratorType, g.__name__, isinstance(g, types.GeneratorType)))
+    log.append(
+        (
+            inspect.isgenerator(g),
+            type(g) is types.GeneratorType,
+            g.__name__,
+            isinstance(g, types.GeneratorType),
+        )
+    )
     return a, next(g)
 
 

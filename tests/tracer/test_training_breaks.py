@@ -189,7 +189,9 @@ def test_error(body: Any) -> None:
 
 
 class Lion(torch.optim.Optimizer):
-    def __init__(self, params: Any, lr: float = 1e-4, betas: Any = (0.9, 0.99), weight_decay: float = 0.0) -> None:
+    def __init__(
+        self, params: Any, lr: float = 1e-4, betas: Any = (0.9, 0.99), weight_decay: float = 0.0
+    ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -278,7 +280,9 @@ def test_averaged_model() -> None:
     def make() -> Side:
         model = mlp()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+        average = torch.optim.swa_utils.AveragedModel(
+            model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        )
 
         def step(x: Any, y: Any) -> Any:
             loss = _plain(model, optimizer, x, y, [])
@@ -306,7 +310,9 @@ def test_compiled_model_in_a_compiled_step() -> None:
 
 def test_complex_parameters() -> None:
     def make() -> Side:
-        weight = nn.Parameter(torch.randn(4, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(5)))
+        weight = nn.Parameter(
+            torch.randn(4, 3, dtype=torch.complex64, generator=torch.Generator().manual_seed(5))
+        )
         optimizer = torch.optim.Adam([weight], lr=0.05)
 
         def step(x: Any, y: Any) -> Any:

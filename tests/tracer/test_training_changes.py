@@ -225,7 +225,11 @@ def test_counters_that_share_memory_with_what_the_program_counts() -> None:
         optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
         counter = torch.zeros(4)
         for i, p in enumerate(model.parameters()):
-            optimizer.state[p] = {"step": counter[i], "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+            optimizer.state[p] = {
+                "step": counter[i],
+                "exp_avg": torch.zeros_like(p),
+                "exp_avg_sq": torch.zeros_like(p),
+            }
         whole = _step(model, optimizer)
 
         def step(x: Any, y: Any) -> Any:

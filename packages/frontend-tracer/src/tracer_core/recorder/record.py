@@ -178,6 +178,10 @@ class Recorder:
         """`call` for a function that is known to be captured."""
         if self.numbers and self.concrete is not None:
             args, kwargs = pytree.tree_map(self.concrete, (args, kwargs))
+        if func in _OF_NUMBERS and len(args) == 1 and type(args[0]) in (torch.SymInt, torch.SymFloat):
+            if kwargs.keys() <= {"dtype", "device"}:  # by itself it would ask for the number's value
+                usual = torch.int64 if type(args[0]) is torch.SymInt else torch.get_default_dtype()
+                func, kwargs = torch.scalar_tensor, {**kwargs, "dtype": kwargs.get("dtype") or usual}
         for name in _NUMBERS.intersection(kwargs):
             if isinstance(kwargs[name], torch.Tensor):
                 number = self.number_in(kwargs[name])
@@ -483,6 +487,7 @@ class _Mode(TorchFunctionMode):
 
 #: Arguments that are numbers to every operator: it reads them if they are tensors.
 _NUMBERS = frozenset({"alpha", "value"})
+_OF_NUMBERS = frozenset({torch.tensor, torch.as_tensor})
 #: Functions that return nothing but must stay in the graph.
 _EFFECT_ONLY = frozenset({"register_hook", "_assert", "_assert_async", "_check"})
 
