@@ -60,6 +60,11 @@ def test_prompts_of_many_lengths():
     assert generated(model_of("gpt2"), 8, calls) == [3, 4, 4, 4, 4]
 
 
+def test_prompts_of_many_lengths_and_static_caches_as_long_as_they_need():
+    calls = [{"inputs": prompt(1, n), "cache_implementation": "static"} for n in (7, 5, 9, 20)]
+    assert generated(model_of("gpt2"), 4, calls) == [2, 3, 5, 5]
+
+
 def test_batches_of_many_sizes():
     calls = [{"inputs": prompt(n, 7)} for n in (2, 3, 5, 4, 1)]
     assert generated(model_of("gpt2"), 8, calls) == [3, 5, 5, 5, 7]
