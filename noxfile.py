@@ -142,6 +142,13 @@ def zoo(session: nox.Session) -> None:
 
 
 @nox.session
+def training(session: nox.Session) -> None:
+    """Seven models trained for 20 steps: losses and gradients judged by float64, graphs, speed. Resumable."""
+    install_all(session)
+    session.run("python", "-m", "benchmarks.training", *session.posargs)
+
+
+@nox.session
 def package(session: nox.Session) -> None:
     """Builds every wheel, installs them into an empty environment, and uses them there."""
     wheels = ROOT / "dist"
