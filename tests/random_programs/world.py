@@ -12,6 +12,7 @@ import dataclasses
 import datetime
 import enum
 import functools
+import logging
 import re
 import types
 from collections.abc import Callable, Iterable
@@ -43,7 +44,7 @@ _PLAIN = (
 )
 _BY_NAME = (types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType,
 enum.Enum,
-            types.MethodWrapperType, types.CodeType, types.GenericAlias)  # fmt: skip
+            types.MethodWrapperType, types.CodeType, types.GenericAlias, logging.Logger)  # fmt: skip
 #: Iterators that a program may return: what is left in them is compared, at most so many items.
 _ITERATORS = (types.GeneratorType, map, filter, zip, enumerate, reversed)
 _MANY = 20

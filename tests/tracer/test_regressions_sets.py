@@ -10,6 +10,7 @@ import torch
 
 import tracer_core
 from tests.tracer.twin import same
+from tracer_core.testing import compare
 
 X = torch.arange(3.0)
 
@@ -120,3 +121,28 @@ def test_a_number_computed_again_and_again_400453(rounds):
         return x * n, n
 
     same(f, (X, 3), (X, 4), (X, 5), breaks=0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager"])
+def test_strides_that_no_size_tells_are_returned_517772(backend):
+    def f(x):
+        return x + 1, x.expand(2, 3).stride(), x.stride(), x * x.stride(0)
+
+    parts = [torch.arange(n * 4.0).reshape(4, n)[:2, ::3][:, :3] for n in (12, 10, 15, 20)]
+    compiled = tracer_core.compile(f, backend=backend)
+    for part in (torch.ones(2, 1), *parts):
+        compare(f(part), compiled(part))
+
+
+def test_a_generator_that_raises_stop_iteration_503977():
+    def gen(x):
+        yield x
+        raise StopIteration(3)
+
+    def f(x):
+        try:
+            return list(gen(x))
+        except RuntimeError as error:
+            return x + 1, type(error.__cause__), error.__context__ is error.__cause__, error.__suppress_context__
+
+    same(f, (X,), (X,), breaks=0)

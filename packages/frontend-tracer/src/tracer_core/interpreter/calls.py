@@ -501,7 +501,7 @@ def _answers_any_name(cls: type) -> bool:
 
 #: Functions that refuse an argument in the words of the operation that they stand for (iteration, hashing, ...).
 _SAYS_AS_OPERATORS = frozenset(
-    {iter, next, list, tuple, set, frozenset, str, repr, hash, len, sorted, sum, min, max, any, all, enumerate, zip, map, filter,
+    {iter, next, list, tuple, set, frozenset, str, repr, hash, len, sorted, sum, min, max, any, all, zip, map, filter,
      type, type.__new__, builtins.__build_class__, dict.get, dict.__getitem__, dict.setdefault, dict.pop, dict.__contains__}
 )  # fmt: skip
 #: How Python says that a handler took an argument that is not there.

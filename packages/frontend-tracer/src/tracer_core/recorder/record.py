@@ -414,15 +414,18 @@ class Recorder:
         if number is not None:
             source, value, val = number
             return self._placeholder(source, value, val)
-        for _, fake in self.fakes.inputs():
-            for dim, size in enumerate(fake.shape):
-                if isinstance(size, torch.SymInt) and size.node.expr == symbol:
-                    real = self.fakes.real_of(fake)
-                    assert real is not None
-                    self.fake(real)
-                    node = self.graph.call_method("size", (self._nodes[id(fake)], dim))
-                    node.meta.update(val=size, user_frame=self._where())
-                    return node
+        inputs = list(self.fakes.inputs())
+        # A stride of a tensor that is a part of another follows from no size.
+        for question in ("size", "stride"):
+            for _, fake in inputs:
+                for dim, size in enumerate(getattr(fake, question)()):
+                    if isinstance(size, torch.SymInt) and size.node.expr == symbol:
+                        real = self.fakes.real_of(fake)
+                        assert real is not None
+                        self.fake(real)
+                        node = self.graph.call_method(question, (self._nodes[id(fake)], dim))
+                        node.meta.update(val=size, user_frame=self._where())
+                        return node
         raise Break("unsupported_value", f"no input has the size {symbol}")
 
     def take_strides(self, sources: Sources) -> None:

@@ -207,6 +207,8 @@ def _trace(
         tracer.effects.look()
         try:
             generator.write(value, broken)
+        except Break as error:  # there is no instruction left that it could come before
+            raise Abandoned(f"{error.kind}: {error.reason}") from error
         except Restart as restart:
             if broken is None or broken.kind == "raises" or restart.location:
                 raise

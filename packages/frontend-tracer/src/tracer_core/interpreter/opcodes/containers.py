@@ -192,7 +192,7 @@ def call_intrinsic_1(m: Machine, f: Frame, arg: int) -> None:
 def _stop_iteration(error: BaseException) -> BaseException:
     if isinstance(error, StopIteration):
         replacement = RuntimeError("generator raised StopIteration")
-        replacement.__cause__ = error
+        replacement.__cause__ = replacement.__context__ = error
         return replacement
     return error
 

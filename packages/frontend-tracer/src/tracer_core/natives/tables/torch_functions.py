@@ -44,7 +44,7 @@ declare(SHALLOW, [torch.Size.numel, torch._C._log_api_usage_once])
 def _answer(answer: Any, function: Any) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if function is torch._C._has_torch_function and not isinstance(args[0], (list, tuple)):
-            return function(*args)  # raises Python's own error
+            tracer.break_graph("native_python", "_has_torch_function() of no list or tuple")
         asks = answer is None or args or kwargs
         return answer if asks else function()  # raises Python's own error
 
