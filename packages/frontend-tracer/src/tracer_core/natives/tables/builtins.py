@@ -206,8 +206,6 @@ def vars_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(object.__init__)
 def object_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    if (len(args) != 1 or kwargs) and not tracer.is_fresh(args[0]):
-        tracer.break_graph("native_python", "object.__init__() refuses its arguments")
     if len(args) != 1 or kwargs:
         object.__init__(*args, **kwargs)  # raises Python's own error; it never does anything else
 
