@@ -79,6 +79,7 @@ INTS = (2, 3, 4, 1, 5, 0, 2)
 WITH_INTS = {
     "product": lambda x, k: (x * k, x + k, k // 2),
     "roll": lambda x, k: x.roll(k, 0),
+    "row": lambda x, k: x[k] * 2,
     "triangle": lambda x, k: torch.tril(x, k),
     "columns": lambda x, k: x[:, k:].sum(),
     "clamp": lambda x, k: x.clamp(max=k),
@@ -189,3 +190,15 @@ def test_an_empty_batch_of_images_of_unknown_size():
             x = torch.randn(n, 3, size, size)
             torch.testing.assert_close(fast(x), program(x))
     assert len(counter.graphs) == 2 and not counter.breaks
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_an_index_that_changes_its_sign(backend):
+    calls = [(X, k) for k in (2, 3, -1, 4, -3, 0, 5, -6)]
+    assert graphs_of(lambda x, k: (x[k] * 2, x.select(1, k)), calls, backend=backend) == 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_a_row_at_a_changing_index_is_written_to(backend):
+    calls = [(X, k) for k in (2, 3, 4, 5)]
+    assert graphs_of(lambda x, k: (x[k].add_(1), x * 2), calls, backend=backend) == 2

@@ -136,10 +136,7 @@ def _base_iterator(obj: Any) -> Any:
 
 
 def _set(d: _Describer, path: str, obj: Any) -> Parts:
-    return [
-        (f"{{{i}}}", item)
-        for i, item in enumerate(sorted(obj, key=_order))
-    ]
+    return [(f"{{{i}}}", item) for i, item in enumerate(sorted(obj, key=_order))]
 
 
 def _order(item: Any) -> tuple[str, str, int]:

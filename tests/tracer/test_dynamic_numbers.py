@@ -45,6 +45,7 @@ ONE_GRAPH = {
     "sizes_in_lists": lambda x: ([s + 1 for s in x.shape], list(zip(x.shape, (1, 2), strict=True)), x + 1),
     "a_float_computed_from_two_sizes": lambda x: x * (x.shape[0] / (x.shape[1] + x.shape[0])),
     "rows_up_to_a_fraction": lambda x: x[: 1 + int(x.shape[0] * 0.5)] + 1,
+    "an_element_by_its_size": lambda x: (x[x.shape[0] - 1] * 2, x[-x.shape[0]] + 1),
     "tensors_made_of_sizes": lambda x: (torch.tensor(x.shape[0]), torch.as_tensor(x.shape[0] / 2), x + 1),
     "clamped_by_a_fraction_of_the_size": lambda x: x.clamp(max=x.shape[0] / 10),
 }  # fmt: skip

@@ -357,7 +357,12 @@ def test_isinstance_of_an_object_that_says_its_class(kind):
     obj = kind()
 
     def fn(x):
-        answers = [isinstance(obj, Named), isinstance(obj, kind), isinstance(obj, (int, Named)), isinstance(obj, int)]
+        answers = [
+            isinstance(obj, Named),
+            isinstance(obj, kind),
+            isinstance(obj, (int, Named)),
+            isinstance(obj, int),
+        ]
         return x + 1, answers, obj.__class__ is Named, type(obj) is kind
 
     same(fn, (X,), (X,), graphs=1)

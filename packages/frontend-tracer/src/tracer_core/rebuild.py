@@ -130,7 +130,12 @@ class Rebuilder(ObjectRebuilder):
         if isinstance(obj, IDENTITY_TYPES) or isinstance(obj, _IMMUTABLE):
             return self._constant(obj)
         if isinstance(obj, HOST_ITERATORS):
-            if self.suspends and type(obj) is TracedGenerator and not self._in_native and can_be_data(obj, is_stepped):
+            if (
+                self.suspends
+                and type(obj) is TracedGenerator
+                and not self._in_native
+                and can_be_data(obj, is_stepped)
+            ):
                 return self._generator(obj)
             raise Restart(obj.born, "unsupported_value", f"the iterator {obj.code_name} outlives the segment")
         if isinstance(obj, BaseException):

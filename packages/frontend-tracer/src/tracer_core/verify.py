@@ -147,7 +147,9 @@ def _layout_fault(node: torch.fx.Node) -> str | None:
     known = node.meta["val"]
     if node.target in CORRECTIONS:
         fake_mode = torch_private.fake_mode_of(known[0])
-        with torch.set_grad_enabled(bool(known[-1].numel() > 0)):  # kernels of these return more while it is on
+        with torch.set_grad_enabled(
+            bool(known[-1].numel() > 0)
+        ):  # kernels of these return more while it is on
             again = CORRECTIONS[node.target](fake_mode, args, again)
     pairs = zip(again, known, strict=True) if isinstance(again, (tuple, list)) else ((again, known),)
     for new, old in pairs:

@@ -413,7 +413,9 @@ class Calls(Items):
             elif isinstance(value, HOST_ITERATORS):
                 self.break_graph("unknown_native", "native code is handed a generator")
             elif hasattr(type(value), "__next__") and not self.is_fresh(value):
-                self.break_graph("live_iterator", "native code is handed an iterator from before this segment")
+                self.break_graph(
+                    "live_iterator", "native code is handed an iterator from before this segment"
+                )
 
     def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if overloads.any_acts_as_tensor(args) or overloads.any_acts_as_tensor(kwargs.values()):

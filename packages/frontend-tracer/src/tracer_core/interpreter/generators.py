@@ -17,7 +17,18 @@ from tracer_core.segments.breaks import Break, Restart, RunNatively
 class TracedGenerator:
     """A generator whose frame the tracer interprets. Mutable. moved: it is not where it was when it was made."""
 
-    __slots__ = ("machine", "frame", "started", "finished", "yielded", "running", "name", "code_name", "born", "moved")
+    __slots__ = (
+        "machine",
+        "frame",
+        "started",
+        "finished",
+        "yielded",
+        "running",
+        "name",
+        "code_name",
+        "born",
+        "moved",
+    )
 
     def __init__(self, machine: Any, frame: Frame) -> None:
         self.machine, self.frame = machine, frame

@@ -137,7 +137,9 @@ class Numbers(Machine):
         if template is None or not known or not all(map(_is_number, values)):
             return function(*map(self.concrete, operands))
         if sum(self._sizes.get(origin[1], 1) for origin in origins if origin is not None) > _MOST_OPERATIONS:
-            return function(*map(self.concrete, operands))  # a loop that goes on computing: by value from here on
+            return function(
+                *map(self.concrete, operands)
+            )  # a loop that goes on computing: by value from here on
         try:
             result = function(*values)
         except (ArithmeticError, ValueError):

@@ -155,7 +155,10 @@ class Operations(AttributeWrites):
                     return result
             elif isinstance(left, torch.Tensor) or isinstance(left, MUTABLE):
                 reflected = self.python_method(right, f"__r{name}__") if isinstance(left, _EXTENDED) else None
-                if reflected is not None and symbol in ("+", "*"):  # of a sequence C asks the other side first
+                if reflected is not None and symbol in (
+                    "+",
+                    "*",
+                ):  # of a sequence C asks the other side first
                     result = self.call_value(reflected, [right, left], {})
                     if result is not NotImplemented:
                         return result

@@ -203,7 +203,9 @@ def can_be_data(generator: TracedGenerator, is_stepped: Callable[[Any], bool]) -
     if generator.running or generator.finished:
         return generator.finished
     frame = generator.frame
-    return not frame.exceptions and all(not _is_iterator(one) or is_stepped(_real(one)) for one in frame.stack)
+    return not frame.exceptions and all(
+        not _is_iterator(one) or is_stepped(_real(one)) for one in frame.stack
+    )
 
 
 def _real(value: Any) -> Any:

@@ -182,6 +182,11 @@ class Recorder:
             if kwargs.keys() <= {"dtype", "device"}:  # by itself it would ask for the number's value
                 usual = torch.int64 if type(args[0]) is torch.SymInt else torch.get_default_dtype()
                 func, kwargs = torch.scalar_tensor, {**kwargs, "dtype": kwargs.get("dtype") or usual}
+        if func in _SUBSCRIPTS and len(args) == 2 and type(args[1]) is torch.SymInt and not kwargs:
+            func, args = (
+                torch.Tensor.select,
+                (args[0], 0, args[1]),
+            )  # the same, which does not ask for the number
         for name in _NUMBERS.intersection(kwargs):
             if isinstance(kwargs[name], torch.Tensor):
                 number = self.number_in(kwargs[name])
@@ -441,7 +446,11 @@ class Recorder:
             if not isinstance(real, torch.Tensor):
                 continue
             for dim, stride in enumerate(node.meta["val"].stride()):
-                if isinstance(stride, torch.SymInt) and stride.node.expr.is_Symbol and stride.node.expr not in known:
+                if (
+                    isinstance(stride, torch.SymInt)
+                    and stride.node.expr.is_Symbol
+                    and stride.node.expr not in known
+                ):
                     known.add(stride.node.expr)
                     at = sources.make(source, "computed", f"{{b}}.stride({dim})")
                     self._placeholder(at, real.stride(dim), stride)
@@ -490,6 +499,7 @@ class _Mode(TorchFunctionMode):
 
 #: Arguments that are numbers to every operator: it reads them if they are tensors.
 _NUMBERS = frozenset({"alpha", "value"})
+_SUBSCRIPTS = frozenset({operator.getitem, torch.Tensor.__getitem__})
 _OF_NUMBERS = frozenset({torch.tensor, torch.as_tensor})
 #: Functions that return nothing but must stay in the graph.
 _EFFECT_ONLY = frozenset({"register_hook", "_assert", "_assert_async", "_check"})

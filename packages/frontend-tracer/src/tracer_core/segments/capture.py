@@ -292,7 +292,9 @@ class _Generator:
             if id(change) not in self.written:
                 self.effects += variant.effect(self.rebuilder, change)
         self.effects[:0] = tracer.carried.steps(variant.use)
-        self.effects += [self.rebuilder.rewritten(variant.use(at), made) for at, made in tracer.carried.moved()]
+        self.effects += [
+            self.rebuilder.rewritten(variant.use(at), made) for at, made in tracer.carried.moved()
+        ]
         if broken is not None:
             layouts, values = flatten(tracer.frames, self._held)
             parts = ", ".join(self.rebuilder.value(v) for v in values)

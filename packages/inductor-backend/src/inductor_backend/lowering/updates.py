@@ -15,7 +15,7 @@ from inductor_backend.index_expr import Index, floordiv, simplify
 from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
-from inductor_backend.lowering.views import slice_start
+from inductor_backend.lowering.views import element_at, slice_start
 
 
 @lower(aten.copy.default)
@@ -70,8 +70,7 @@ def slice_scatter(
 @lower(aten.select_scatter.default)
 def select_scatter(ctx: Lowering, x: Ref, source: Ref, dim: int, index: Any) -> Ref:
     dim = dim % len(x.sizes)
-    if isinstance(index, int) and index < 0:
-        index = simplify(index + x.sizes[dim])
+    index = element_at(ctx, x.sizes[dim], index)
 
     def body(at: Sequence[Index]) -> Value:
         test = make("eq", _number(at[dim]), _number(Index(index)))

@@ -83,9 +83,16 @@ def unsqueeze(ctx: Lowering, x: Ref, dim: int) -> Ref:
 @lower(aten.select.int)
 def select(ctx: Lowering, x: Ref, dim: int, at: Any) -> Ref:
     dim = dim % len(x.sizes)
-    if isinstance(at, int) and at < 0:
-        at = simplify(at + x.sizes[dim])
-    return x.select(dim, at)
+    return x.select(dim, element_at(ctx, x.sizes[dim], at))
+
+
+def element_at(ctx: Lowering, size: Expr, at: Any) -> Expr:
+    """An index that is in range, counted from the begin. Raises where it is not known whether it is negative."""
+    if ctx.sizes.nonnegative(at):
+        return simplify(at)
+    if ctx.sizes.nonnegative(-at - 1):
+        return simplify(at + size)
+    raise unsupported("lower", f"element {at} of {size}: it may count from the end", ctx.node)
 
 
 def slice_start(ctx: Lowering, size: Expr, start: Any, end: Any, length: Expr, step: int) -> Expr:

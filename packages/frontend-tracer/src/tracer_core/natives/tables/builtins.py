@@ -66,7 +66,9 @@ def _is_instance_by_word(tracer: Any, obj: Any, classes: Any) -> bool:
         if cls in type(obj).__mro__:
             return True
         if type(cls) is not type:
-            tracer.break_graph("unknown_native", f"{type(cls).__name__} asks a {type(obj).__name__} for its __class__")
+            tracer.break_graph(
+                "unknown_native", f"{type(cls).__name__} asks a {type(obj).__name__} for its __class__"
+            )
         said = tracer.getattr_or(obj, "__class__", None)
         if isinstance(said, type) and cls in said.__mro__:
             return True

@@ -319,7 +319,9 @@ def pairs_of(tracer: Any, source: Any, kind: type = dict) -> dict[Any, Any]:
 @special(set.pop)
 def set_pop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (target,) = args
-    if len(target) > 1 and not tracer.is_fresh(target):  # which member it gives depends on what was taken before
+    if len(target) > 1 and not tracer.is_fresh(
+        target
+    ):  # which member it gives depends on what was taken before
         tracer.break_graph("unsupported_mutation", "set.pop() of a set from before this segment")
     tracer.native_reads(target)
     tracer.before_change(target)
