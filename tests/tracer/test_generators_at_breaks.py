@@ -485,6 +485,30 @@ def written_to_in_place(x, log):
     return a, next(g), a is b
 
 
+def printed(value):
+    broken()
+    return value
+
+
+@program()
+def its_methods_are_on_the_stack_at_the_break(x, log):
+    e = echo(x)
+    a = next(e)
+    b = e.send(printed(2.0))
+    send = e.send
+    broken()
+    c = send(printed(3.0))
+    try:
+        e.throw(printed(ValueError("no")))
+    except ValueError as error:
+        log.append(str(error))
+    g = endless(x)
+    d = next(g) + printed(1)
+    f = g.__next__() + printed(2)
+    g.close()
+    return a, b, c, d, f, list(e), list(g)
+
+
 @program()
 def zips_and_maps(x, log):
     out = []

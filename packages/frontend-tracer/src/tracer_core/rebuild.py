@@ -378,6 +378,8 @@ class Rebuilder(ObjectRebuilder):
         self.lines.append(f"{name}.cell_contents = {self._value(contents)}")
 
     def _method(self, obj: types.MethodType) -> str:
+        if isinstance(obj.__self__, HOST_ITERATORS):  # the method of what stands for Python's own object
+            return self._new(obj, f"getattr({self._value(obj.__self__)}, {obj.__func__.__name__!r})")
         parts = f"{self._value(obj.__func__)}, {self._value(obj.__self__)}"
         return self._new(obj, f"{self._constant(types.MethodType)}({parts})")
 
