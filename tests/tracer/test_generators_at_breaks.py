@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import itertools
 import sys
 import types
 
@@ -507,6 +508,19 @@ def its_methods_are_on_the_stack_at_the_break(x, log):
     f = g.__next__() + printed(2)
     g.close()
     return a, b, c, d, f, list(e), list(g)
+
+
+@program()
+def what_only_stands_for_an_iterator(x, log):
+    counting = itertools.count(x)
+    a = next(counting)
+    broken()
+    log.append((type(counting).__name__, inspect.isgenerator(counting)))
+    try:
+        itertools.count([1])
+    except TypeError as error:
+        log.append(str(error))
+    return a, next(counting)
 
 
 @program()

@@ -199,7 +199,10 @@ def advance_by(iterator: Any, steps: int) -> None:
 
 def can_be_data(generator: TracedGenerator, is_stepped: Callable[[Any], bool]) -> bool:
     """Whether the frame of a generator of a trace can be carried out of it: it is not in a handler, and a later segment
-    can go on with every iterator that it loops over (is_stepped)."""
+    can go on with every iterator that it loops over (is_stepped). One of the tracer's own stands for an object written in
+    C only while a trace runs."""
+    if generator.frame.function.__globals__.get("__name__", "").startswith("tracer_core."):
+        return False
     if generator.running or generator.finished:
         return generator.finished
     frame = generator.frame
