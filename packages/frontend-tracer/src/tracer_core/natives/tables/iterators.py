@@ -62,10 +62,15 @@ def repeat(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return itertools.repeat(*args, **kwargs)
 
 
+_NO_NUMBERS = (list, tuple, str, bytes, dict, set, frozenset, type(None))
+
+
 @special(itertools.count)
 def count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if all(isinstance(value, (int, float)) for value in (*args, *kwargs.values())):
         return itertools.count(*args, **kwargs)
+    if any(isinstance(value, _NO_NUMBERS) for value in (*args, *kwargs.values())):
+        return itertools.count(*args, **kwargs)  # raises Python's own error
     return tracer.prepare(stand_ins.count, args, kwargs)
 
 
