@@ -146,3 +146,29 @@ def test_a_generator_that_raises_stop_iteration_503977():
             return x + 1, type(error.__cause__), error.__context__ is error.__cause__, error.__suppress_context__
 
     same(f, (X,), (X,), breaks=0)
+
+
+def test_what_follows_a_break_asks_the_objects_own_operators_508453():
+    class Own:
+        def __add__(self, other):
+            return "add"
+
+        def __iadd__(self, other):
+            return "iadd"
+
+        def __eq__(self, other):
+            return "equal"
+
+        __hash__ = None
+
+    def f(x, value):
+        seen = id(value) == id(value)
+        value += seen
+        return x + 1, value
+
+    def g(x, value):
+        seen = id(value) is None
+        return x + 1, seen == value, value & seen if type(value) is list else 0
+
+    same(f, (X, 1), (X, 2), *[(X, Own()) for _ in range(5)], (X, [1]), (X, [1]), (X, [1]), (X, [1]), breaks=None)
+    same(g, (X, 1), (X, 2), *[(X, Own()) for _ in range(5)], *[(X, [1])] * 5, breaks=None)

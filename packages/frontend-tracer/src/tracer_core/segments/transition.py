@@ -198,7 +198,9 @@ class _Writer:
     def is_scalar(self, name: Any) -> bool:
         """Whether the value behind a name (or the text of a constant) is plain for sure."""
         text = str(name)
-        return text in self.scalars or text.startswith("(") or type(self.names.get(text)) in SCALARS
+        if text in self.scalars or text.startswith("("):
+            return True
+        return text in self.names and type(self.names[text]) in SCALARS
 
     def _kept(self, names: list[str]) -> list[str]:
         """The names of those variables of the state that nothing reads any more."""
