@@ -19,16 +19,21 @@ from tracer_core.errors import BackendError
 from tracer_core.plugin_api import CompileSpec, OutputSpec, Runner
 
 
-def checked(run: Runner, spec: CompileSpec, *, grad: bool = False) -> Runner:
-    """`run`, with its first result checked against `spec`. grad: some output must require grad."""
+def checked(
+    run: Runner, spec: CompileSpec, *, grad: bool = False, given: Sequence[OutputSpec] | None = None
+) -> Runner:
+    """`run`, with its first result checked against `spec`. grad: some output must require grad. given: what its inputs
+    are, where operators make them whose fakes may be wrong; those of the first call are checked too."""
 
     target: Runner
 
     def first(inputs: list[Any]) -> Sequence[Any]:
         nonlocal target
-        given = list(inputs)  # a runner may clear the list that it gets
+        kept = list(inputs)  # a runner may clear the list that it gets
+        if given is not None:
+            _check_inputs(kept, given, spec)
         outputs = run(inputs)
-        check_result(outputs, given, spec)
+        check_result(outputs, kept, spec)
         if grad and not any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
             raise _error(spec, "every output is detached, but gradients were asked for")
         target = run
@@ -56,6 +61,16 @@ def check_result(outputs: Any, inputs: Sequence[Any], spec: CompileSpec) -> None
         if difference:
             raise _error(spec, f"output {index} of {len(outputs)} has {difference}")
     _check_aliases(outputs, inputs, spec)
+
+
+def _check_inputs(inputs: Sequence[Any], expected: Sequence[OutputSpec], spec: CompileSpec) -> None:
+    sizes = _sizes(spec, inputs)
+    for value, one, described in zip(inputs, expected, spec.inputs, strict=True):
+        difference = _difference(value, one, sizes)
+        if difference:
+            raise _error(
+                spec, f"its input {described.source}, made by an operator that runs eagerly, has {difference}"
+            )
 
 
 def _error(spec: CompileSpec, detail: str) -> BackendError:

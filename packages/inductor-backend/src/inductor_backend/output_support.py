@@ -15,8 +15,9 @@ import torch
 from inductor_backend.runtime.arena import ArenaPool
 from inductor_backend.runtime.arena import view as arena_view
 from inductor_backend.runtime.build_cpp import Library, build
+from tracer_core.plugin_api import BackendError
 
-__all__ = ["ArenaPool", "arena_view", "example_tensor", "load_library", "report"]
+__all__ = ["ArenaPool", "arena_view", "example_tensor", "expect", "load_library", "report"]
 
 
 def load_library(sources: Sequence[str], name: str, ready: Library | None) -> Library:
@@ -27,6 +28,22 @@ def load_library(sources: Sequence[str], name: str, ready: Library | None) -> Li
 def without_comments(source: str) -> str:
     """The source without comment lines: they name the user's lines, and moving those must not compile again."""
     return "".join(line for line in source.splitlines(keepends=True) if not line.lstrip().startswith("//"))
+
+
+def expect(operator: str, *results: tuple[torch.Tensor, Sequence[int], Sequence[int], torch.dtype]) -> None:
+    """Raises BackendError where an operator returned something else than its node promises, by which the kernels
+    after it would read: (tensor, sizes, strides, dtype) of each result. A size of 1 has no stride to get wrong."""
+    for value, sizes, strides, dtype in results:
+        same = tuple(value.shape) == tuple(sizes) and value.dtype is dtype
+        if same and value.layout is torch.strided and 0 not in sizes:
+            same = all(n == 1 or a == b for n, a, b in zip(sizes, value.stride(), strides, strict=True))
+        if not same:
+            raise BackendError(
+                "inductor",
+                "first call",
+                f"{operator} returned {value.dtype} of sizes {tuple(value.shape)} and strides {tuple(value.stride())}; "
+                f"the graph says {dtype} of sizes {tuple(sizes)} and strides {tuple(strides)}",
+            )
 
 
 def example_tensor(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
