@@ -857,3 +857,37 @@ def test_object_init_takes_no_arguments_880074():
         return x + 1, found
 
     same(fn, (X, "s"), (X, "s", 1), (X, {1}, 1), (X, 2.5, 1), graphs=None, kinds=())
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda t: t.mul_(0.5),
+        lambda t: t.div_(2),
+        lambda t: t.sqrt_(),
+        lambda t: t.clamp_(min=0.5),
+        lambda t: operator.iadd(t, 0.5),
+        lambda t: operator.itruediv(t, 2),
+        lambda t: (t + 1).mul_(torch.tensor([0.5])),
+    ],
+)
+def test_a_result_that_integers_cannot_hold_is_eagers_error(write, backend):
+    compiled = tracer_core.compile(write, backend=backend)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            write(torch.arange(4))
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            compiled(torch.arange(4))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager"])
+def test_what_integers_can_hold_is_written(backend):
+    def write(t):
+        t.mul_(3).add_(t).clamp_(max=7).fill_(2.5)
+        t[1:3] = 9.75
+        return t.copy_(t.float() / 2)
+
+    compiled = tracer_core.compile(write, backend=backend)
+    for _ in range(2):
+        assert torch.equal(compiled(torch.arange(6)), write(torch.arange(6)))

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from tracer_core import settings, torch_private
 from tracer_core.numpy_types import SCALARS
+from tracer_core.recorder.casts import result_fits
 from tracer_core.recorder.fake import Fakes, writes
 from tracer_core.recorder.ranges import Ranges
 from tracer_core.recorder.refusals import refusal
@@ -193,6 +194,8 @@ class Recorder:
                 kwargs = kwargs if number is None else {**kwargs, name: number}
         given: list[Any] = []
         fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
+        if not result_fits(func, fake_args, fake_kwargs, self.fakes.mode):
+            raise Break("operator_failed", f"{_name(func)}: its result cannot be cast to the tensor's dtype")
         before = [writes(fake) for fake in given]
         sizes = [tuple(fake.shape) for fake in given] if "out" in kwargs else []
         changes = self.scalars.before(func, fake_args, fake_kwargs)
