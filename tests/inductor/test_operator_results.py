@@ -48,3 +48,22 @@ def test_a_module_looks_at_its_first_run(monkeypatch):
     for _ in range(3):
         torch.testing.assert_close(compiled(X), (X + 1).sort().values * 2)
     assert seen == ["aten.sort.default"]
+
+
+BAD = torch.tensor([2])
+ONE_ELEMENT = {
+    "index_select": lambda x: x.index_select(0, BAD),
+    "gather": lambda x: x.gather(0, torch.tensor([[2, 0]])),
+    "index": lambda x: x[BAD],
+    "embedding": lambda x: torch.nn.functional.embedding(BAD, x),
+    "nll_loss": lambda x: torch.nn.functional.nll_loss(x[:, :1], BAD),
+}
+
+
+@pytest.mark.parametrize("name", ONE_ELEMENT)
+def test_a_position_outside_a_dimension_of_one_element_is_an_error(name):
+    function = ONE_ELEMENT[name]
+    compiled = tracer_core.compile(lambda x: function(x) * 2)
+    for call in (lambda: function(X[:1]), lambda: compiled(X[:1])):
+        with pytest.raises((IndexError, RuntimeError), match="out of"):
+            call()
