@@ -891,3 +891,27 @@ def test_what_integers_can_hold_is_written(backend):
     compiled = tracer_core.compile(write, backend=backend)
     for _ in range(2):
         assert torch.equal(compiled(torch.arange(6)), write(torch.arange(6)))
+
+
+def test_the_name_of_a_class_attribute_is_text_604899():
+    def fn(x, cls, name):
+        try:
+            found = type.__getattribute__(cls, name)
+        except TypeError as error:
+            found = str(error)
+        return x + 1, found
+
+    same(fn, (X, World, "__name__"), (X, World, World(a=1)), (X, World, 1), (X, int, "__name__"), breaks=None)
+
+
+def test_attributes_that_objects_of_c_types_lack_611404():
+    def fn(x, name):
+        found = []
+        for obj in (collections.deque([1]), datetime.timedelta(2), fractions.Fraction(1, 2), World(), [1]):
+            try:
+                found.append(object.__getattribute__(obj, name))
+            except AttributeError as error:
+                found.append(str(error))
+        return x + 1, found
+
+    same(fn, (X, "_pending_removals"), (X, "no_such_name"), breaks=None)

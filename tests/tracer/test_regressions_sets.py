@@ -172,3 +172,38 @@ def test_what_follows_a_break_asks_the_objects_own_operators_508453():
 
     same(f, (X, 1), (X, 2), *[(X, Own()) for _ in range(5)], (X, [1]), (X, [1]), (X, [1]), (X, [1]), breaks=None)
     same(g, (X, 1), (X, 2), *[(X, Own()) for _ in range(5)], *[(X, [1])] * 5, breaks=None)
+
+
+@pytest.mark.parametrize("make", [iter, enumerate, zip])
+def test_an_iterator_over_a_new_set_is_given_back_602539(make):
+    def f(x, members):
+        new = {1, 2}
+        members.add(5)
+        return x + 1, make(new), make({3}), make(members), make(set()), make(frozenset("a")), new
+
+    def run(call):
+        return [[list(one) for one in call(X, {n})[1:]] for n in (1, 1, 2)]
+
+    assert run(tracer_core.compile(f, backend="eager")) == run(f)
+
+
+def test_an_iterator_over_a_set_whose_member_holds_it():
+    class Member:
+        pass
+
+    def f(x):
+        member = Member()
+        new = {member}
+        member.it = iter(new)
+        return x + 1, member.it, new
+
+    def g(x):
+        _, iterator, new = f(x)
+        (member,) = new
+        return member, iterator
+
+    for call in (tracer_core.compile(f, backend="eager"), lambda x: (0, *tracer_core.compile(g, backend="eager")(x))):
+        for _ in range(2):
+            _, first, second = call(X)
+            member, iterator = (first, second) if isinstance(first, Member) else (next(iter(second)), first)
+            assert member.it is iterator and list(iterator) == [member]

@@ -311,9 +311,14 @@ class Rebuilder(ObjectRebuilder):
     def _set_iterator(self, obj: Any) -> str:
         """One that has not begun, over the same set. The order of a set made again may be another one."""
         found = [referent for referent in gc.get_referents(obj) if isinstance(referent, (set, frozenset))]
-        if len(found) == 1 and operator.length_hint(obj) == len(found[0]):
-            return self._new(obj, f"iter({self._value(found[0])})")
-        raise self._no_way(obj)
+        if len(found) != 1 or operator.length_hint(obj) != len(found[0]):
+            raise self._no_way(obj)
+        self._flush(found[0])  # an iterator must not see the replay as a change
+        text = self._value(found[0])
+        self._fill_pending()
+        if id(obj) in self._memo:  # a member of the set holds the iterator: it was made before the set was full
+            raise self._no_way(obj)
+        return self._new(obj, f"iter({text})")
 
     def _deque_iterator(self, obj: Any) -> str:
         """Advanced as far, over the same deque: it must notice when that changes."""

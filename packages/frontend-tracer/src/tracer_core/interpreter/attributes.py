@@ -174,6 +174,8 @@ class Attributes(TraceState):
             return value
         if owner is not None:
             return self._get_descriptor(raw, obj, cls, name)
+        if self._static(cls, name) is ABSENT:
+            object.__getattribute__(obj, name)  # raises Python's own error: "'collections.deque' object ..."
         raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name, obj=obj)
 
     def _is_data_descriptor(self, raw: Any) -> bool:

@@ -67,6 +67,12 @@ def type_delattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     tracer.set_class_attribute(*args, ABSENT)
 
 
+@special(type.__getattribute__)
+def type_getattribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    _is_name(args)
+    return tracer.plain_class_attribute(*args)
+
+
 @special(object.__getattribute__)
 def object_getattribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     _is_name(args)

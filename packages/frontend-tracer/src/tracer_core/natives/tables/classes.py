@@ -36,11 +36,6 @@ def type_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return instances.construct(tracer, args[0], args[1:], kwargs)
 
 
-@special(type.__getattribute__)
-def type_getattribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.plain_class_attribute(*args)
-
-
 @special(_abc._abc_init)
 def abc_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     (cls,) = args
