@@ -831,6 +831,48 @@ def test_what_a_function_of_torch_refuses_is_said_in_its_own_words_3634(call):
     same(f, (X,), (X,), breaks=None)
 
 
+class Height(enum.IntEnum):
+    LOW = 1
+    HIGH = 3
+
+
+def test_the_argument_of_an_error_is_guarded_when_its_text_is_read_612494():
+    def fn(x, error):
+        return x + 1, str(error), repr(error)
+
+    errors = [
+        KeyError(Height.HIGH),
+        KeyError(2.5),
+        KeyError(Height.LOW),
+        ValueError(Height.HIGH),
+        ValueError(2),
+    ]
+    same(fn, *[(X, error) for error in errors], graphs=None, kinds=())
+
+
+def test_a_slice_is_set_to_all_items_of_a_list_that_was_appended_to_616807():
+    def make():
+        seen = [2, 3]
+
+        def fn(x, items):
+            seen.append(1)
+            items[:1] = seen
+            return x + 1, items
+
+        return fn
+
+    twin(make, (X, [0, 1]), (X, [0, 1]), (X, [0, 1]))
+
+
+def test_the_items_that_a_slice_is_set_to_are_guarded_616807():
+    def fn(x, items, values):
+        items[:1] = values
+        return x + 1, items
+
+    for pair in (([1], [1, 2]), ({5: 1}, {5: 1, 6: 2}), (range(1), range(3)), ("ab", "cd"), ([X], [X, X])):
+        same(fn, *[(X, [0, 1], values) for values in pair], graphs=None, breaks=None)
+
+
 def test_a_deep_copy_notes_what_it_made_in_the_memo_given():
     def f(x, memo, value):
         made = copy.deepcopy(value, memo)

@@ -182,8 +182,23 @@ class Items(Operations):
             self.before_store(container, key)
         else:
             key = objects.plain_key(self, key)
+            if isinstance(key, slice):
+                value = self._slice_value(container, value)
             self._change(container, "__setitem__")
         container[key] = value
+
+    def _slice_value(self, container: Any, value: Any) -> Any:
+        """What ``container[a:b] = value`` reads of the value: all its items."""
+        if isinstance(value, (bytearray, array.array)):
+            self.expand(value)
+        elif isinstance(container, (list, bytearray)):
+            value = self.payload(value)
+            if not is_constant(value) and not self.lacks(value, "__iter__", "__getitem__"):
+                items = self.spread(value)
+                if isinstance(container, bytearray) and not all(type(item) is int for item in items):
+                    self.break_graph("unsupported_mutation", "a slice of a bytearray is set to other than int")
+                return items
+        return value  # anything but the right items raises Python's own error
 
     def delitem(self, container: Any, key: Any) -> None:
         method = self.python_method(container, "__delitem__")

@@ -328,9 +328,10 @@ def str_of(tracer: Any, value: Any) -> str:
         args = tracer.getattr(value, "args")
         if not args:
             return ""
-        keyed = issubclass(type(value), KeyError) and len(args) == 1
-        one = len(args) == 1 and not keyed
-        return str_of(tracer, args[0]) if one else repr_of(tracer, args[0] if keyed else args)
+        if len(args) != 1:
+            return repr_of(tracer, args)
+        only = tracer.list_item(args, 0)
+        return repr_of(tracer, only) if issubclass(type(value), KeyError) else str_of(tracer, only)
     if isinstance(value, BaseException):
         if not tracer.is_fresh(value):
             tracer.break_graph(
