@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import logging
 import random
 import re
@@ -31,7 +30,6 @@ from tracer_core.errors import RecompileLimitWarning, TracerError
 
 # A program may hand operators what they refuse; torch logs each refusal by a fake tensor as an error.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL + 1)
-_numbers = itertools.count()
 _SECONDS = 20.0
 #: What eager may take: a program that doubles a list again and again is none.
 EAGER_SECONDS = 5.0
@@ -83,7 +81,8 @@ class Side:
         self, program: Program, compiled: bool, text: str, code: types.CodeType, seconds: float
     ) -> None:
         self.left = seconds
-        self.module = types.ModuleType(f"random_program_{next(_numbers)}")
+        # Both sides have one name, so that texts with it are the same: the side that runs is the one in sys.modules.
+        self.module = types.ModuleType(f"random_program_{program.seed}")
         sys.modules[self.module.__name__] = self.module
         self.module.__dict__["__name__"] = self.module.__name__
         with _seeded(0):
@@ -95,6 +94,7 @@ class Side:
         self.result: Any = None
 
     def close(self) -> None:
+        """Both sides' name is gone after the first of them is closed."""
         sys.modules.pop(self.module.__name__, None)
 
     def step(self, is_call: bool, text: str, number: int) -> list[str]:
@@ -107,6 +107,7 @@ class Side:
 
     def _step(self, is_call: bool, text: str, number: int) -> list[str]:
         world = self.module.__dict__
+        sys.modules[self.module.__name__] = self.module
         out = io.StringIO()
         args: Any = None
         self.raised: BaseException | None = None
