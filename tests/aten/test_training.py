@@ -19,28 +19,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import tracer_core
-from tracer_core import dispatch, torch_private
+from tracer_core import torch_private, verify
 from tracer_core.aten import training
 from tracer_core.aten.corrections import CORRECTIONS
 from tracer_core.eager_backend import compile_eager
-from tracer_core.plugin_api import Backend, BackendError, OptionError, Training
+from tracer_core.plugin_api import Backend, BackendError, OptionError, Phase, Training
 
 Loss = Callable[[Any], torch.Tensor]
 
 
-@pytest.fixture(autouse=True)
-def strict(monkeypatch):
-    monkeypatch.setenv("TRACER_STRICT", "1")
-    yield
-    tracer_core.reset()
-
-
-@pytest.fixture
-def fallbacks(monkeypatch):
-    """What ran without its backend, as it happens."""
-    found: list[dispatch.Fallback] = []
-    monkeypatch.setattr(dispatch, "report", found.append)
-    return found
+pytestmark = pytest.mark.usefixtures("strict")
 
 
 def first_tensor(outputs: Any) -> torch.Tensor:
@@ -705,3 +693,17 @@ def test_under_no_grad_the_same_module_has_no_backward():
     assert compiled(X).requires_grad
     with torch.no_grad():
         assert not compiled(X).requires_grad
+
+
+def test_both_graphs_of_a_training_are_verified(monkeypatch):
+    seen = []
+
+    def rule(lowered):
+        seen.append(lowered.spec.phase)
+        return iter(())
+
+    monkeypatch.setenv("TRACER_CHECK", "1")
+    monkeypatch.setattr(verify, "RULES", (*verify.RULES, rule))
+    model = nn.Linear(3, 2)
+    tracer_core.compile(model, backend="aten_eager")(torch.ones(4, 3)).sum().backward()
+    assert set(seen) == {Phase.FORWARD, Phase.BACKWARD}

@@ -15,25 +15,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import tracer_core
-from tracer_core import dispatch
 from tracer_core.testing import CaptureCounter
 
 X = torch.linspace(-2, 2, 20).reshape(5, 4)
 
 
-@pytest.fixture(autouse=True)
-def strict(monkeypatch):
-    monkeypatch.setenv("TRACER_STRICT", "1")
-    yield
-    tracer_core.reset()
-
-
-@pytest.fixture
-def fallbacks(monkeypatch):
-    """What ran without its backend, as it happens."""
-    found: list[dispatch.Fallback] = []
-    monkeypatch.setattr(dispatch, "report", found.append)
-    return found
+pytestmark = pytest.mark.usefixtures("strict")
 
 
 def mlp() -> nn.Module:

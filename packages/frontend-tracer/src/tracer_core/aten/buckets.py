@@ -19,10 +19,10 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aten.owners import Owners, clone
 from tracer_core.aten.partition import is_size
 from tracer_core.aten.sizes import free_symbols, size_origins
 
-aten = torch.ops.aten
 Node = torch.fx.Node
 
 
@@ -71,7 +71,7 @@ class _Cut:
         self.order = {node: at for at, node in enumerate(self.nodes)}
         self.placeholders = [node for node in self.nodes if node.op == "placeholder"]
         self.outputs: tuple[Node, ...] = tuple(output.args[0])
-        self.owners = self._owners()
+        self.owners = Owners(self.nodes)
         self.part: dict[Node, int] = {}
         for node, number in zip(self.outputs, wanted, strict=True):
             self.part[node] = min(number, self.part.get(node, number))
@@ -83,37 +83,17 @@ class _Cut:
             if node.target is operator.getitem and node.args[0] in self.part:
                 self.part[node] = self.part[node.args[0]]  # type: ignore[index]
 
-    def _owners(self) -> dict[int, Node]:
-        """The first node of each storage."""
-        owners: dict[int, Node] = {}
-        for node in self.nodes:
-            value = node.meta.get("val")
-            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-                owners.setdefault(torch_private.storage_id(value), node)
-        return owners
-
-    def owner(self, node: Node) -> Node:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            return self.owners[torch_private.storage_id(value)]
-        return node
-
     def _again(self, node: Node) -> bool:
         """Whether a node is made again in every part that needs it: it computes a size, or views of earlier values."""
         if node.op == "placeholder":
             return False
         if is_size(node):
             return True
-        value = node.meta.get("val")
-        values = value if isinstance(value, (tuple, list)) else [value]
-        tensors = [one for one in values if isinstance(one, torch.Tensor) and one.layout is torch.strided]
-        return bool(tensors) and all(
-            self.order[self.owners[torch_private.storage_id(one)]] < self.order[node] for one in tensors
-        )
+        return self.owners.is_view(node)
 
     def _given_by(self, node: Node) -> int:
         """The part that gives an output: the one that computes its memory."""
-        owner = self.owner(node)
+        owner = self.owners.of(node)
         return self.part[node if owner.op == "placeholder" else owner]
 
     def parts(self) -> list[Part]:
@@ -193,16 +173,9 @@ class _Cut:
         results = []
         for node in outputs:
             value = made[node]
-            if self.owner(node) in crossing:  # a gradient may be written to while later parts read the value
-                value = _clone(graph, value)
+            # A gradient may be written to while later parts read the value.
+            if self.owners.of(node) in crossing:
+                value = clone(graph, value)
             results.append(value)
         graph.output((*results, *(made[node] for node in crossing)))
         return graph
-
-
-def _clone(graph: torch.fx.Graph, value: Node) -> Node:
-    node = graph.call_function(aten.clone.default, (value,))
-    with torch_private.fake_mode_of(value.meta["val"]):
-        node.meta["val"] = aten.clone.default(value.meta["val"])
-    node.meta["user_frame"] = value.meta.get("user_frame", "")
-    return node

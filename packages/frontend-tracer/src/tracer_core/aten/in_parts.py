@@ -49,6 +49,19 @@ class Backward:
     compile: Callable[[Part, int], Runner]
 
 
+def uncast(device: torch.device, run: Runner) -> Runner:
+    """`run`, which an ambient autocast does not cast again."""
+    kind = device.type
+
+    def without_autocast(inputs: list[Any]) -> Sequence[Any]:
+        if not torch.is_autocast_enabled(kind):
+            return run(inputs)
+        with torch_private.autocast_off():
+            return run(inputs)
+
+    return without_autocast
+
+
 class Replicas:
     """The chains of one graph (mutable: they are made at the first call by a DistributedDataParallel)."""
 
@@ -115,16 +128,12 @@ def chain(
     members: Sequence[Sequence[int]],
 ) -> Callable[..., Any]:
     """run(args, *leaves) for a graph whose backward runs in parts. members: the leaves that each part gives."""
-    device, kind = step.device, step.device.type
-    last = len(parts) - 1
+    device, last = step.device, len(parts) - 1
+    runners = [uncast(device, runner) for runner in runners]
 
     def gradients(number: int, run: _Run) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
         """(the gradient of the next part's token, the leaves' gradients)"""
-        if torch.is_autocast_enabled(kind):
-            with torch_private.autocast_off():
-                found = run.gradients_of(parts[number], runners[number], members[number])
-        else:
-            found = run.gradients_of(parts[number], runners[number], members[number])
+        found = run.gradients_of(parts[number], runners[number], members[number])
         if number == last:
             return None, found
         token = torch.empty(0, device=device)

@@ -83,7 +83,6 @@ class JointLowering(Lowering):
         recorder = self.recorder
         with self.active():
             ending = self.finish()
-            self._require_no_new_gradients()
             inputs, plan = specs + self.extra_specs(), self.plan(ending)
             forward = tuple(recorder.graph.nodes)
             leaves = self._leaves()
@@ -104,8 +103,8 @@ class JointLowering(Lowering):
     def finish(self) -> Ending:
         """Also looks at what can be differentiated afterwards."""
         ending = super().finish()
+        self._require_no_new_gradients()
         if calls_autograd(self.gm):
-            self._require_no_new_gradients()
             for value in {id(one): one for one in ending.planner.sources if one.requires_grad}.values():
                 self._require_used_up(self.wrappers[id(value)])
         return ending
@@ -177,14 +176,12 @@ class JointLowering(Lowering):
         if not roots or not leaves:
             raise LoweringUnsupported("no output depends on an input that requires grad")
         with torch_private.functionalization(), torch_private.autocast_off():
-            wrapped = [self._plain(tangent) for _, tangent in roots]
+            wrapped = [self.wrapper(tangent) for _, tangent in roots]
             try:
                 found = torch.autograd.grad([root for root, _ in roots], leaves, wrapped, allow_unused=True)
             except torch_private.fake_failures():
                 raise
-            except (
-                RuntimeError
-            ) as error:  # a backward that reads values, writes in place to what is no value here
+            except RuntimeError as error:  # it reads values, or writes in place to what is no value here
                 first = str(error).splitlines()[0] if str(error) else ""
                 raise LoweringUnsupported(f"the backward fails on functional values: {first}") from error
         with torch.no_grad():
@@ -192,10 +189,6 @@ class JointLowering(Lowering):
                 None if gradient is None else self._gradient(gradient, leaf)
                 for gradient, leaf in zip(found, leaves, strict=True)
             ]
-
-    def _plain(self, value: torch.Tensor) -> torch.Tensor:
-        with torch_private.functionalization_off():
-            return torch_private.functional(value)
 
     def _gradient(self, gradient: torch.Tensor, leaf: torch.Tensor) -> torch.fx.Node:
         if gradient.layout is not torch.strided:

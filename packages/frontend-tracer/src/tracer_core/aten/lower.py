@@ -421,10 +421,14 @@ class Lowering:
         self.recorder.add_input(node.name, value)
         return self._functional(value) if isinstance(value, torch.Tensor) else value
 
+    def wrapper(self, value: torch.Tensor) -> torch.Tensor:
+        """A fake's functional wrapper."""
+        with torch_private.functionalization_off():
+            return torch_private.functional(value)
+
     def _functional(self, value: torch.Tensor) -> torch.Tensor:
         """The functional wrapper of an input's fake: a leaf where gradients are computed."""
-        with torch_private.functionalization_off():
-            wrapper = torch_private.functional(value)
+        wrapper = self.wrapper(value)
         if not self.differentiates:
             return wrapper
         return wrapper.requires_grad_(self.leaves.get(id(value), value.requires_grad))

@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
-from tracer_core import torch_private
 from tracer_core.aten.cleanup import remove_dead_nodes
 from tracer_core.aten.joint import Joint
+from tracer_core.aten.owners import Owners, clone
 from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
 
 aten = torch.ops.aten
@@ -94,23 +94,7 @@ class Partitioner:
         self.mutated = {self.placeholders[index] for index in joint.mutations}
         self.tangents = [node for node in joint.tangents if node is not None]
         self.order = {node: index for index, node in enumerate(joint.graph.nodes)}
-        self.owners = self._owners()
-
-    def _owners(self) -> dict[int, Node]:
-        """The first node of each storage."""
-        owners: dict[int, Node] = {}
-        for node in self.joint.graph.nodes:
-            value = node.meta.get("val")
-            if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-                owners.setdefault(torch_private.storage_id(value), node)
-        return owners
-
-    def owner(self, node: Node) -> Node:
-        """The node whose memory a node's value lies in."""
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            return self.owners[torch_private.storage_id(value)]
-        return node
+        self.owners = Owners(joint.graph.nodes)
 
     # --- what the backward needs --------------------------------------------------------------------
 
@@ -178,7 +162,7 @@ class Partitioner:
             raise ValueError(
                 f"partition names {', '.join(unknown)}, which are no forward nodes of the joint graph"
             )
-        chosen = {self.owner(by_name[name]) for name in names}
+        chosen = {self.owners.of(by_name[name]) for name in names}
         saved, waiting, seen = set(), list(needed), set()
         while waiting:
             node = waiting.pop()
@@ -213,22 +197,12 @@ class Partitioner:
         """Whether a node may be computed again by default."""
         if node.op != "call_function" or is_size(node):
             return False
-        if self._is_view(node):
+        if self.owners.is_view(node):
             return True
         if node.target is operator.getitem:
             return False
         tags = getattr(node.target, "tags", ())
         return (torch.Tag.pointwise in tags or node.target in CHEAP) and not _random(node)
-
-    def _is_view(self, node: Node) -> bool:
-        """Whether all that a node returns lies in the memory of earlier nodes."""
-        value = node.meta.get("val")
-        values = value if isinstance(value, (tuple, list)) else [value]
-        tensors = [one for one in values if isinstance(one, torch.Tensor) and one.layout is torch.strided]
-        at = self.order[node]
-        return bool(tensors) and all(
-            self.order[self.owners[torch_private.storage_id(t)]] < at for t in tensors
-        )
 
     def _cut(self, needed: Sequence[Node], costly: frozenset[Node]) -> list[Node]:
         """The values to save, in order: a minimum cut between what is there and what is needed."""
@@ -237,7 +211,7 @@ class Partitioner:
         def again(node: Node) -> bool:
             if node.op == "placeholder" or is_size(node):
                 return False
-            if node.target is operator.getitem and not self._is_view(node):
+            if node.target is operator.getitem and not self.owners.is_view(node):
                 source = node.args[0]
                 return isinstance(source, Node) and source in costly
             return node in costly or self._cheap(node)
@@ -256,7 +230,7 @@ class Partitioner:
                 continue
             seen.add(node)
             value = node.meta["val"]
-            if self.owner(node) is not node or not isinstance(value, torch.Tensor):
+            if self.owners.of(node) is not node or not isinstance(value, torch.Tensor):
                 graph.add_edge((node, "in"), (node, "out"))  # never saved: a view, or several values
             else:
                 # Among equal cuts the one nearest to the backward, which computes least again.
@@ -296,15 +270,15 @@ class Partitioner:
             if node.op == "placeholder" and node not in self.mutated:
                 kept_inputs.append((self.placeholders.index(node), node))
                 continue
-            same = [i for i, output in enumerate(outputs) if self.owner(output) is node]
+            same = [i for i, output in enumerate(outputs) if self.owners.of(output) is node]
             if same and _reshaped(outputs[same[0]], node) and node not in self.mutated:
                 kept_outputs.append((same[0], node, outputs[same[0]] is not node))
                 continue
             value = made[node]
             if node in self.mutated:
-                value = self._clone(forward, value)
+                value = clone(forward, value)
             elif same:  # an output is a view of it: it gets memory of its own
-                returned[same[0]] = self._clone(forward, returned[same[0]])
+                returned[same[0]] = clone(forward, returned[same[0]])
             kept_outputs.append((len(returned), node, False))
             returned.append(value)
         for node in writes:
@@ -312,13 +286,6 @@ class Partitioner:
         forward.output(tuple(returned))
         remove_dead_nodes(forward)
         return self._backward(own, forward, kept_inputs, kept_outputs)
-
-    def _clone(self, graph: torch.fx.Graph, value: Node) -> Node:
-        node = graph.call_function(aten.clone.default, (value,))
-        with torch_private.fake_mode_of(value.meta["val"]):
-            node.meta["val"] = aten.clone.default(value.meta["val"])
-        node.meta["user_frame"] = value.meta.get("user_frame", "")
-        return node
 
     def _backward(
         self,
@@ -422,13 +389,13 @@ class Partitioner:
                 found.append(~self.tangents.index(node))
             else:
                 value = emit(node)
-                owner = self.owner(node)
+                owner = self.owners.of(node)
                 if value in results:
                     found.append(results.index(value))
                     continue
                 given = owner in made and made[owner].op == "placeholder"
                 if owner in owners or given:  # memory of another: a copy
-                    value = self._clone(value.graph, value)
+                    value = clone(value.graph, value)
                 owners[owner] = len(results)
                 found.append(len(results))
                 results.append(value)

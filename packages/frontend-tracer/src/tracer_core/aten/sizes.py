@@ -11,7 +11,7 @@ raises LoweringUnsupported that names it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,6 +78,14 @@ def size_origins(inputs: Sequence[Any]) -> dict[sympy.Symbol, SizeOrigin]:
             for dim, size in enumerate(value.shape):
                 visit(size, index, dim)
     return found
+
+
+def size_reader(origins: Iterable[SizeOrigin]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Reads sizes from the inputs of a call."""
+    reads = [(origin.index, origin.dim) for origin in origins]
+    if not reads:
+        return lambda inputs: ()
+    return lambda inputs: tuple([inputs[i] if dim is None else inputs[i].shape[dim] for i, dim in reads])
 
 
 def size_specs(origins: dict[sympy.Symbol, SizeOrigin]) -> tuple[SizeSpec, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aten.sizes import size_origins
+from tracer_core.aten.sizes import size_origins, size_reader
 from tracer_core.captured import CapturedGraph
 from tracer_core.plugin_api import Runner
 
@@ -35,11 +35,11 @@ class PerSize:
     def __init__(self, captured: CapturedGraph, compile_fixed: Callable[[CapturedGraph], Runner]) -> None:
         self._captured = dataclasses.replace(captured, real_inputs=())  # nothing here keeps them alive
         self._compile = compile_fixed
-        self._reads = [(o.index, o.dim) for o in size_origins(input_values(captured.gm)).values()]
+        self._sizes_of = size_reader(size_origins(input_values(captured.gm)).values())
         self._runners: dict[tuple[int, ...], Runner] = {}
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        sizes = tuple(inputs[i] if dim is None else inputs[i].shape[dim] for i, dim in self._reads)
+        sizes = self._sizes_of(inputs)
         runner = self._runners.get(sizes)
         if runner is None:
             runner = self._runners[sizes] = self._compile(self._fixed(inputs, len(self._runners)))

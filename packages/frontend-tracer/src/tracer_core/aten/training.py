@@ -23,15 +23,16 @@ from tracer_core import torch_private
 from tracer_core.aten.buckets import Part
 from tracer_core.aten.capture_values import captured_values
 from tracer_core.aten.double_backward import Differentiated
-from tracer_core.aten.in_parts import Backward, Replicas, Step
+from tracer_core.aten.in_parts import Backward, Replicas, Step, uncast
 from tracer_core.aten.joint import FREED, Joint, JointLowering
 from tracer_core.aten.lower import Lowered, Request, output_specs
 from tracer_core.aten.outputs import OutputPlan
 from tracer_core.aten.partition import Partitioner, Split
 from tracer_core.aten.record import memory_order
-from tracer_core.aten.sizes import SYM_TYPES, size_origins
+from tracer_core.aten.sizes import SYM_TYPES, size_origins, size_reader
 from tracer_core.captured import CapturedGraph
 from tracer_core.errors import BackendError
+from tracer_core.options import env
 from tracer_core.plugin_api import InputSpec, Phase, Role, Runner, resolve
 
 
@@ -77,7 +78,12 @@ def _lowered(
     given = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
     spec = request.spec(gm, inputs, mutations, output_specs(returned, given))
     plan = OutputPlan((), (), size_origins(given), len(returned))
-    return Lowered(gm, spec, lambda runner: runner, plan, request.backend.ir)
+    lowered = Lowered(gm, spec, lambda runner: runner, plan, request.backend.ir)
+    if env().check:
+        from tracer_core.verify import verify_lowered  # only when asked for
+
+        verify_lowered(lowered)
+    return lowered
 
 
 def _backward_inputs(split: Split, joint: Joint) -> tuple[InputSpec, ...]:
@@ -227,7 +233,8 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner) 
     count = split.outputs
     plain = tuple(i for i, node in enumerate(joint.tangents) if node is None)
     inputs_of, outputs_of, plain_of = map(_items, (split.saved_inputs, split.saved_outputs, plain))
-    sizes_of = _sizes(graphs)
+    origins = joint.plan.origins
+    sizes_of = size_reader(origins[size.node.expr] for size in split.sizes)
     fits = [(index, _fit(graphs.split.forward, index)) for index in split.tangents]
     found_in = split.gradients
     several = split.tangents if len(split.tangents) > 1 else ()  # the tangent of a single one is always there
@@ -258,7 +265,7 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner) 
 
 def _function(name: str, step: Step, run_backward: Runner) -> type[torch.autograd.Function]:
     """One autograd node for the whole graph."""
-    device, opened, again = step.device.type, step.opened, step.again
+    opened, again, run_backward = step.opened, step.again, uncast(step.device, run_backward)
 
     class CompiledGraph(torch.autograd.Function):
         forward = staticmethod(step.forward)
@@ -268,11 +275,7 @@ def _function(name: str, step: Step, run_backward: Runner) -> type[torch.autogra
             if torch.is_grad_enabled():
                 return (None, *again(ctx, tangents))
             gradients, fitted, given = opened(ctx, tangents)
-            if torch.is_autocast_enabled(device):
-                with torch_private.autocast_off():
-                    found = run_backward(given)
-            else:
-                found = run_backward(given)
+            found = run_backward(given)
             return (None, *[None if g is None else found[g] if g >= 0 else fitted[~g] for g in gradients])
 
     CompiledGraph.__name__ = CompiledGraph.__qualname__ = f"Compiled_{name}"
@@ -287,15 +290,6 @@ def _items(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
         (index,) = indices
         return lambda values: (values[index],)
     return operator.itemgetter(*indices)
-
-
-def _sizes(graphs: TrainingGraphs) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Reads the sizes that the backward takes from the forward's inputs."""
-    origins = graphs.joint.plan.origins
-    reads = [(o.index, o.dim) for o in (origins[size.node.expr] for size in graphs.split.sizes)]
-    if not reads:
-        return lambda args: ()
-    return lambda args: tuple([args[i] if dim is None else args[i].shape[dim] for i, dim in reads])
 
 
 def _absent(split: Split, backward: torch.fx.Graph) -> Callable[[Any, Any], Any]:

@@ -1,0 +1,24 @@
+"""What the tests of lowered graphs share."""
+
+from __future__ import annotations
+
+import pytest
+
+import tracer_core
+from tracer_core import dispatch
+
+
+@pytest.fixture
+def strict(monkeypatch):
+    """Nothing falls back inside the tracer without an error."""
+    monkeypatch.setenv("TRACER_STRICT", "1")
+    yield
+    tracer_core.reset()
+
+
+@pytest.fixture
+def fallbacks(monkeypatch):
+    """What ran without its backend, as it happens."""
+    found: list[dispatch.Fallback] = []
+    monkeypatch.setattr(dispatch, "report", found.append)
+    return found
