@@ -43,6 +43,9 @@ MODELS_ALONE_NEED = ("huggingface_hub", "safetensors", "pyyaml", "pillow")
 
 ONNX = ("onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.31.1")
 
+#: What the benchmark beside every peer needs: the other engine, and plots.
+ENGINES = ("openvino==2026.4.0", "matplotlib>=3.9,<4")
+
 TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0")
 
 #: accelerate is installed without its dependencies, because those would choose torch's version.
@@ -132,6 +135,16 @@ def bench(session: nox.Session) -> None:
     """The benchmark table: eager, torch.compile and ours, each row in a fresh process."""
     install_all(session)
     session.run("python", "-m", "benchmarks.run", *session.posargs)
+
+
+@nox.session
+def peers(session: nox.Session) -> None:
+    """Inference beside torch.compile, its freezing, ONNX Runtime and OpenVINO: each in a fresh process. Resumable."""
+    install_all(session)
+    session.install(*ENGINES)
+    compared = ("eager", "torch", "torch+freeze", "onnxruntime", "openvino", "ours", "ours+freeze")
+    groups = () if session.posargs else ("--groups", "peers")
+    session.run("python", "-m", "benchmarks.steady", "--compilers", *compared, "--plot", *groups, *session.posargs)
 
 
 @nox.session

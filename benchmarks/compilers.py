@@ -1,8 +1,9 @@
 """What is compared, by name.
 
 In: ``eager``, ``torch``, ``ours``, or with a backend ``torch:aot_eager``, ``ours:onnxrt``, ``torch:nothing`` /
-``ours:nothing`` (a backend that returns what it returned first, so that guards and rebuilding are left), and
-``python:nothing`` (ours without the C helper for guards). Out: a function that compiles. What always holds: a
+``ours:nothing`` (a backend that returns what it returned first, so that guards and rebuilding are left),
+``python:nothing`` (ours without the C helper for guards); ``torch+freeze``, ``ours+freeze`` (weights as constants);
+``onnxruntime`` and ``openvino`` (the engines used by hand). Out: a function that compiles. What always holds: a
 compiler is imported when used.
 """
 
@@ -16,7 +17,8 @@ Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 DEFAULT = ("eager", "torch", "ours")
 
-TITLES = {"eager": "eager", "torch": "torch.compile", "ours": "tracer_core",
+TITLES = {"eager": "eager", "torch": "torch.compile", "ours": "tracer_core", "torch+freeze": "torch.compile freezing",
+          "ours+freeze": "tracer_core freeze", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO",
           "python": "tracer_core in pure Python"}  # fmt: skip
 
 
@@ -29,8 +31,10 @@ def title(name: str) -> str:
 def compiler(name: str) -> Compile:
     """The compiler of that name. Raises ValueError for an unknown one."""
     kind, _, backend = name.partition(":")
-    if kind not in _MAKERS or (kind == "eager" and backend):
-        raise ValueError(f"no compiler {name!r}; eager, torch, ours, torch:<backend>, ours:<backend>")
+    if kind not in _MAKERS or (backend and kind not in _TAKE_BACKENDS):
+        raise ValueError(
+            f"no compiler {name!r}; {', '.join(_MAKERS)}, and {', '.join(f'{k}:<backend>' for k in _TAKE_BACKENDS)}"
+        )
     return _MAKERS[kind](backend or "inductor")
 
 
@@ -52,6 +56,30 @@ def _ours(backend: str) -> Compile:
     return lambda function: tracer_core.compile(function, backend=chosen)
 
 
+def _torch_freeze(backend: str) -> Compile:
+    """torch.compile's freezing: for the whole process."""
+    import torch
+    import torch._inductor.config as config
+
+    config.freezing = True
+    return lambda function: torch.compile(function, backend=backend)
+
+
+def _ours_freeze(backend: str) -> Compile:
+    import tracer_core
+
+    return lambda function: tracer_core.compile(function, backend=backend, options={"freeze": True})
+
+
+def _engine(name: str) -> Callable[[str], Compile]:
+    def maker(backend: str) -> Compile:
+        from benchmarks import engines
+
+        return engines.exported(getattr(engines, name))
+
+    return maker
+
+
 def _python(backend: str) -> Compile:
     """Ours, its guards without the C helper: for the whole process."""
     os.environ["TRACER_PYTHON_GUARDS"] = "1"
@@ -59,8 +87,11 @@ def _python(backend: str) -> Compile:
 
 
 _MAKERS: dict[str, Callable[[str], Compile]] = {
-    "eager": _eager, "torch": _torch, "ours": _ours, "python": _python,
+    "eager": _eager, "torch": _torch, "ours": _ours, "python": _python, "torch+freeze": _torch_freeze,
+    "ours+freeze": _ours_freeze, "onnxruntime": _engine("onnxruntime"), "openvino": _engine("openvino"),
 }  # fmt: skip
+
+_TAKE_BACKENDS = ("torch", "ours", "python")
 
 
 def nothing_for_torch(gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -155,12 +155,12 @@ def _timm(name: str, batch: int, size: int, **settings: Any) -> Callable[[], Pro
     return build
 
 
-def _bert(length: int) -> Callable[[], Program]:
+def _bert(length: int, batch: int = 1) -> Callable[[], Program]:
     def build() -> Program:
         import torch
         from transformers import BertConfig, BertModel
 
-        tokens = _tokens(1, length, 30_000)
+        tokens = _tokens(batch, length, 30_000)
         # The three tensors that BertTokenizer returns.
         inputs = {
             "input_ids": tokens,
@@ -172,32 +172,62 @@ def _bert(length: int) -> Callable[[], Program]:
     return build
 
 
-def _gpt2() -> Program:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(use_cache=False)
-    return Program(GPT2LMHeadModel(config), (), {"input_ids": _tokens(1, 64, config.vocab_size)})
-
-
-def _llama() -> Program:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        hidden_size=1024,
-        intermediate_size=2816,
-        num_hidden_layers=4,
-        num_attention_heads=16,
-        num_key_value_heads=16,
-        vocab_size=32_000,
-        use_cache=False,
-    )
-    return Program(LlamaForCausalLM(config), (), {"input_ids": _tokens(1, 64, config.vocab_size)})
+#: Configurations of the causal models, by the transformers class: settings that differ from its defaults.
+_LLAMA = {
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "vocab_size": 32_000,
+}
 
 
-def _lstm() -> Program:
-    import torch
+def _causal(name: str, batch: int, length: int, **settings: Any) -> Callable[[], Program]:
+    """A transformers language model with its head, without a cache. name: ``"GPT2"`` or ``"Llama"``."""
 
-    return Program(torch.nn.LSTM(256, 256, num_layers=2, batch_first=True), (torch.randn(8, 64, 256),))
+    def build() -> Program:
+        import transformers
+
+        config = getattr(transformers, f"{name}Config")(use_cache=False, **settings)
+        model = getattr(transformers, f"{name}{'LMHeadModel' if name == 'GPT2' else 'ForCausalLM'}")(config)
+        return Program(model, (), {"input_ids": _tokens(batch, length, config.vocab_size)})
+
+    return build
+
+
+def _encoder(name: str, batch: int, length: int) -> Callable[[], Program]:
+    """A transformers encoder that takes tokens and a mask. name: ``"DistilBert"`` or ``"T5"`` (small)."""
+
+    def build() -> Program:
+        import torch
+        import transformers
+
+        t5 = {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "use_cache": False}
+        config = getattr(transformers, f"{name}Config")(**(t5 if name == "T5" else {}))
+        model = getattr(transformers, "T5EncoderModel" if name == "T5" else f"{name}Model")(config)
+        tokens = _tokens(batch, length, 30_000)
+        return Program(model, (), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)})
+
+    return build
+
+
+def _lstm(batch: int) -> Callable[[], Program]:
+    def build() -> Program:
+        import torch
+
+        return Program(torch.nn.LSTM(256, 256, num_layers=2, batch_first=True), (torch.randn(batch, 64, 256),))
+
+    return build
+
+
+def _unet(batch: int) -> Callable[[], Program]:
+    def build() -> Program:
+        from benchmarks.training_models import unet
+
+        return Program(unet(width=64, depth=3), (_image(batch, 128),))
+
+    return build
 
 
 _SEEDS = frozenset({"seeds"})
@@ -206,6 +236,42 @@ _MORE = frozenset({"more"})
 _RESNET = _torchvision("resnet18", 1, 64)
 _DENSENET = _torchvision("densenet121", 4, 128)
 _RESNEXT = _timm("resnext101_32x8d", 64, 7, num_classes=2)
+
+_IMAGES = {
+    "resnet18": ("torchvision", 224),
+    "resnet50": ("torchvision", 224),
+    "mobilenet_v3_large": ("torchvision", 224),
+    "densenet121": ("torchvision", 128),
+    "resnext101_32x8d": ("torchvision", 128),
+    "convnext_tiny": ("torchvision", 224),
+    "vit_base_patch16_224": ("timm", 224),
+    "swin_t": ("torchvision", 224),
+}
+
+
+def _peers(batch: int) -> list[Model]:
+    """The models that are measured beside every peer, at one batch size."""
+    found: list[tuple[str, str, str, Callable[[], Program]]] = []
+    for name, (library, size) in _IMAGES.items():
+        build = (_timm if library == "timm" else _torchvision)(name, batch, size)
+        found.append((name, library, f"{name} {batch}×3×{size}×{size}", build))
+    found += [
+        ("bert_base", "transformers", f"BERT-base {batch}×128", _bert(128, batch)),
+        ("gpt2", "transformers", f"GPT-2 with its head {batch}×64", _causal("GPT2", batch, 64)),
+        ("distilbert", "transformers", f"DistilBERT {batch}×128", _encoder("DistilBert", batch, 128)),
+        ("t5_small", "transformers", f"T5-small's encoder {batch}×128", _encoder("T5", batch, 128)),
+        ("llama", "transformers", f"Llama-style, 4 layers, {batch}×64", _causal("Llama", batch, 64, **_LLAMA)),
+        ("lstm", "torch", f"LSTM 2×256 {batch}×64", _lstm(batch)),
+        ("unet", "torch", f"U-Net {batch}×3×128×128", _unet(batch)),
+    ]
+    return [
+        Model(f"{name}_b{batch}", library, build, title, groups=frozenset({"peers", f"peers{batch}"}))
+        for name, library, title, build in found
+    ]
+
+
+#: What `choose` takes: the issue's models of the demo, the seeds' own forms, more, those beside every peer (all, by batch).
+GROUPS = ("issue", "seeds", "more", "peers", "peers1", "peers8")
 
 MODELS: dict[str, Model] = {
     model.name: model
@@ -225,8 +291,9 @@ MODELS: dict[str, Model] = {
         ),
         Model("bert_12_seed", "transformers", _bert(12), "BERT-base 1×12", False, True, _SEEDS),
         Model("resnext101_7_seed", "timm", _RESNEXT, "resnext101_32x8d 64×3×7×7", True, True, _SEEDS),
-        Model("gpt2_64", "transformers", _gpt2, "GPT-2 with its head 1×64", groups=_MORE),
-        Model("llama_64", "transformers", _llama, "Llama-style, 4 layers, 1024 wide, 1×64", groups=_MORE),
+        Model("gpt2_64", "transformers", _causal("GPT2", 1, 64), "GPT-2 with its head 1×64", groups=_MORE),
+        Model("llama_64", "transformers", _causal("Llama", 1, 64, **_LLAMA), "Llama-style, 4 layers, 1024 wide, 1×64",
+              groups=_MORE),
         Model(
             "vit_tiny_224",
             "timm",
@@ -234,7 +301,8 @@ MODELS: dict[str, Model] = {
             "ViT-tiny 1×3×224×224",
             groups=_MORE,
         ),
-        Model("lstm_64", "torch", _lstm, "LSTM 2×256, 8×64", groups=_MORE),
+        Model("lstm_64", "torch", _lstm(8), "LSTM 2×256, 8×64", groups=_MORE),
+        *(model for batch in (1, 8) for model in _peers(batch)),
     )
 }
 

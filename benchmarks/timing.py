@@ -59,10 +59,15 @@ def alternate(
     names = list(functions)
     measured: dict[str, list[float]] = {name: [] for name in names}
     for number in range(plan.rounds):
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
+        for name in turned(names, number):
             measured[name].append(turn(functions[name], args, kwargs, plan))
     return measured
+
+
+def turned(names: list[str], number: int) -> list[str]:
+    """The order of a round: each begins in its turn, so that nobody always follows the same other."""
+    first = number % len(names) if names else 0
+    return names[first:] + names[:first]
 
 
 def speed_up(base: list[float], other: list[float]) -> float:

@@ -118,7 +118,8 @@ def _lstm_batch() -> tuple[Any, Any]:
     return torch.randn(8, 32, 64), torch.randn(8, 32, 128)
 
 
-def _unet() -> Any:
+def unet(width: int = 16, depth: int = 3) -> Any:
+    """A U-Net for pictures of three channels; sides divisible by 2 ** depth."""
     import torch
     from torch import nn
 
@@ -131,7 +132,7 @@ def _unet() -> Any:
     class UNet(nn.Module):
         """Ronneberger et al., 2015, with padding and batch norm."""
 
-        def __init__(self, width: int = 16, depth: int = 3) -> None:
+        def __init__(self) -> None:
             super().__init__()
             sizes = [width * 2**level for level in range(depth + 1)]
             self.down = nn.ModuleList(block(a, b) for a, b in zip([3, *sizes], sizes, strict=False))
@@ -174,5 +175,5 @@ TRAINED: dict[str, Trained] = {
     "gpt2": Trained("transformers", "GPT-2, 4 layers, 4×32", _gpt2, _tokens(4, 32, 2000), _cross_entropy),
     "vit": Trained("timm", "ViT-tiny 4×3×64×64", _vit, _images(4, 64, 1000), _cross_entropy),
     "lstm": Trained("torch", "LSTM 2×128, 8×32", _lstm, _lstm_batch, _square),
-    "unet": Trained("torch", "U-Net 2×3×64×64", _unet, _pictures, _square),
+    "unet": Trained("torch", "U-Net 2×3×64×64", unet, _pictures, _square),
 }
