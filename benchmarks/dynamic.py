@@ -7,15 +7,12 @@ is compared with eager, also those where eager raises; sizes 0 and 1 come last.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import processes
-from benchmarks.results import Store
-from benchmarks.tables import table
+from benchmarks.grid import Grid
 
 LIMIT = 1800.0
 COMPILERS = ("torch", "torch:dynamic", "ours:eager", "ours:inductor", "ours:inductor:dynamic")
@@ -131,49 +128,21 @@ def measure(name: str, compiler: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures what is not there yet and prints all; 1 if a row failed or one of ours differs from eager."""
-    parser = argparse.ArgumentParser(prog="benchmarks.dynamic", description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--compilers", nargs="+", default=list(COMPILERS), choices=list(COMPILERS))
-    parser.add_argument("--again", action="store_true", help="measure rows that are there already")
-    parser.add_argument("--in-this-process", nargs=2, default=None, help=argparse.SUPPRESS)
-    chosen = parser.parse_args(arguments)
-    if chosen.in_this_process:
-        processes.answer(measure(*chosen.in_this_process))
-        return 0
-    store = Store("dynamic", again=chosen.again)
-    lines, failed = [], False
-    for name in chosen.models:
-        for compiler in chosen.compilers:
-            child = ["--in-this-process", name, compiler]
-            row, _ = store.row(
-                " ".join(child[1:]),
-                lambda child=child: processes.fresh("benchmarks.dynamic", child, limit=LIMIT),
-            )
-            if "failed" in row:
-                print(f"{' '.join(child[1:])} failed: {row['failed']}")
-                failed = True
-                continue
-            failed |= bool(row["wrong"]) and compiler.startswith("ours")
-            lines.append(
-                [name, compiler, str(row["compiles_from_2_on"]), str(row["compiles"]), f"{row['error']:.1e}",
-                 str(len(row["wrong"])), f"{row['seconds']:.1f}"]
-            )  # fmt: skip
-            for text in row["wrong"]:
-                print(f"{name}, {compiler}: {text}")
-    header = [
-        "model",
-        "compiler",
-        "compiles, sizes from 2",
-        "with 0 and 1",
-        "largest error",
-        "wrong",
-        "seconds",
-    ]
-    print(table(header, lines))
-    return int(failed)
+GRID = Grid(
+    "dynamic",
+    __doc__,
+    {"models": list(MODELS), "compilers": list(COMPILERS)},
+    measure,
+    ("compiles, sizes from 2", "with 0 and 1", "largest error", "wrong", "seconds"),
+    lambda row: [
+        str(row["compiles_from_2_on"]), str(row["compiles"]), f"{row['error']:.1e}", str(len(row["wrong"])),
+        f"{row['seconds']:.1f}",
+    ],
+    limit=LIMIT,
+    # a compiler of others may be wrong: the table says how often
+    wrong=lambda row, name, compiler: row["wrong"] if compiler.startswith("ours") else [],
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(GRID.main())

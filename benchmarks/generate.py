@@ -8,15 +8,12 @@ several rounds, in turns with eager's.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks import processes
-from benchmarks.results import Store
-from benchmarks.tables import table
+from benchmarks.grid import Grid
 
 TOKENS, PROMPT, ROUNDS, LIMIT = 64, 16, 5, 900.0
 COMPILERS = ("eager", "torch", "ours:eager", "ours:inductor")
@@ -111,49 +108,19 @@ def measure(name: str, cache: str, compiler: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures what is not there yet and prints all; 1 if a row failed."""
-    parser = argparse.ArgumentParser(prog="benchmarks.generate", description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
-    parser.add_argument("--caches", nargs="+", default=list(CACHES), choices=list(CACHES))
-    parser.add_argument("--compilers", nargs="+", default=list(COMPILERS), choices=list(COMPILERS))
-    parser.add_argument("--again", action="store_true", help="measure rows that are there already")
-    parser.add_argument("--in-this-process", nargs=3, default=None, help=argparse.SUPPRESS)
-    chosen = parser.parse_args(arguments)
-    if chosen.in_this_process:
-        processes.answer(measure(*chosen.in_this_process))
-        return 0
-    store = Store("generate", again=chosen.again)
-    lines, failed = [], False
-    for name in chosen.models:
-        for cache in chosen.caches:
-            for compiler in chosen.compilers:
-                child = ["--in-this-process", name, cache, compiler]
-                row, _ = store.row(
-                    " ".join(child[1:]),
-                    lambda child=child: processes.fresh("benchmarks.generate", child, limit=LIMIT),
-                )
-                if "failed" in row:
-                    print(f"{' '.join(child[1:])} failed: {row['failed']}")
-                    failed = True
-                    continue
-                speed = row["tokens_a_second"]
-                lines.append(
-                    [name, cache, compiler, f"{speed:.1f}", f"{speed / row['eager_beside']:.2f}",
-                     f"{row['first_call']:.1f}", str(row["compiles"])]
-                )  # fmt: skip
-    header = [
-        "model",
-        "cache",
-        "compiler",
-        "tokens a second",
-        "times eager",
-        "first call, seconds",
-        "compiles",
-    ]
-    print(table(header, lines))
-    return 1 if failed else 0
+GRID = Grid(
+    "generate",
+    __doc__,
+    {"models": list(MODELS), "caches": list(CACHES), "compilers": list(COMPILERS)},
+    measure,
+    ("tokens a second", "times eager", "first call, seconds", "compiles"),
+    lambda row: [
+        f"{row['tokens_a_second']:.1f}", f"{row['tokens_a_second'] / row['eager_beside']:.2f}",
+        f"{row['first_call']:.1f}", str(row["compiles"]),
+    ],
+    limit=LIMIT,
+)  # fmt: skip
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(GRID.main())

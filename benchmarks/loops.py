@@ -7,18 +7,15 @@ process, in turns; the results are compared first; a figure is the median of sev
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks import processes
-from benchmarks.results import Store
-from benchmarks.tables import table
+from benchmarks.grid import Grid
 
 ITERATIONS, ROUNDS = 1000, 7
 
@@ -94,48 +91,21 @@ def measure(name: str, size: int) -> dict[str, Any]:
     return {"microseconds": medians, "graphs": len(counted.graphs)}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures what is not there yet and prints all; 1 if a row failed."""
-    parser = argparse.ArgumentParser(prog="benchmarks.loops", description=__doc__)
-    parser.add_argument("--loops", nargs="+", default=list(LOOPS), choices=list(LOOPS))
-    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
-    parser.add_argument("--again", action="store_true", help="measure rows that are there already")
-    parser.add_argument("--in-this-process", nargs=2, default=None, help=argparse.SUPPRESS)
-    chosen = parser.parse_args(arguments)
-    if chosen.in_this_process:
-        name, size = chosen.in_this_process
-        processes.answer(measure(name, int(size)))
-        return 0
-    store = Store("loops", again=chosen.again)
-    lines, failed = [], False
-    for name in chosen.loops:
-        for size in chosen.sizes:
-            child = ["--in-this-process", name, str(size)]
-            row, _ = store.row(
-                f"{name} {size}", lambda child=child: processes.fresh("benchmarks.loops", child, limit=600)
-            )
-            if "failed" in row:
-                print(f"{name} {size} failed: {row['failed']}")
-                failed = True
-                continue
-            found = row["microseconds"]
-            lines.append(
-                [name, str(size), *(f"{found[kind]:.1f}" for kind in ("eager", "torch", "ours")),
-                 f"{found['torch'] / found['eager']:.2f}", f"{found['ours'] / found['eager']:.2f}", str(row["graphs"])]
-            )  # fmt: skip
-    header = [
-        "loop",
-        "size",
-        "eager µs",
-        "torch.compile µs",
-        "ours µs",
-        "torch/eager",
-        "ours/eager",
-        "graphs",
-    ]
-    print(table(header, lines))
-    return 1 if failed else 0
+def _line(row: dict[str, Any]) -> list[str]:
+    found = row["microseconds"]
+    shown = [f"{found[kind]:.1f}" for kind in ("eager", "torch", "ours")]
+    return [*shown, *(f"{found[kind] / found['eager']:.2f}" for kind in ("torch", "ours")), str(row["graphs"])]
+
+
+GRID = Grid(
+    "loops",
+    __doc__,
+    {"loops": list(LOOPS), "sizes": [str(size) for size in SIZES]},
+    lambda name, size: measure(name, int(size)),
+    ("eager µs", "torch.compile µs", "ours µs", "torch/eager", "ours/eager", "graphs"),
+    _line,
+)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(GRID.main())

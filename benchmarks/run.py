@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("steady state", steady.main, ["--groups", "issue", "seeds", "more"]),
         ("first call", first_call.main, []),
         ("overhead of a call", overhead.main, []),
-        ("loops with a break", loops.main, []),
+        ("loops with a break", loops.GRID.main, []),
     ):
         print(f"\n== {title}", flush=True)
         failed |= main_of([*settings, *again])

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from benchmarks import demo, models, processes, results
+from benchmarks.grid import Grid
 from benchmarks.spans import Recorder, Span, own_seconds
 from benchmarks.timing import Plan, alternate, speed_up
 
@@ -149,3 +150,34 @@ def test_a_watched_backend_counts_graphs_and_kernels() -> None:
     compiled = tracer_core.compile(program.function, backend=watch.backend)
     torch.testing.assert_close(program.call(compiled), program.call())
     assert (watch.graphs, watch.runners, watch.kernels, watch.operators) == (1, 1, 1, 0)
+
+
+def test_a_grid_measures_each_combination_once_and_tells_what_is_wrong(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured: list[list[str]] = []
+
+    def fresh(module: str, child: list[str], *, limit: float) -> dict[str, object]:
+        measured.append(child[1:])
+        return {"value": len(measured)}
+
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    monkeypatch.setattr(results, "commit", lambda: "abc")
+    monkeypatch.setattr(processes, "fresh", fresh)
+    grid = Grid(
+        "squares",
+        None,
+        {"models": ["a", "b", "large"], "kinds": ["x", "y"]},
+        lambda model, kind: {},
+        ("value",),
+        lambda row: [str(row["value"])],
+        left_out=frozenset({"large"}),
+        wrong=lambda row, model, kind: ["not equal"] if (model, kind) == ("b", "y") else [],
+    )
+    assert grid.main([]) == 1
+    assert measured == [["a", "x"], ["a", "y"], ["b", "x"], ["b", "y"]]
+    assert "b, y: not equal" in capsys.readouterr().out
+    assert grid.main(["--models", "a", "large", "--kinds", "x"]) == 0
+    assert measured[4:] == [["large", "x"]]
+    printed = capsys.readouterr().out
+    assert [line.split() for line in printed.splitlines()[-2:]] == [["a", "x", "1"], ["large", "x", "5"]]
