@@ -28,3 +28,23 @@ def test_a_reduction_over_dimensions_of_size_one_keeps_its_values(name):
     expected = REDUCTIONS[name](x)
     for _ in range(2):
         torch.testing.assert_close(tracer_core.compile(REDUCTIONS[name])(x), expected)
+
+
+def _pooled_channels_last(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.adaptive_avg_pool2d(x * 2, 1) + x.mean((2, 3), keepdim=True)
+
+
+def _strided_transpose(x: torch.Tensor) -> torch.Tensor:
+    return (x[0, 0] + 1).t().as_strided((3, 2), (2, 3)) * 2
+
+
+def _strided_slice(x: torch.Tensor) -> torch.Tensor:
+    return (x[0, 0] + 1)[1:].as_strided((2, 2), (1, 1)) * 2
+
+
+@pytest.mark.parametrize("function", [_pooled_channels_last, _strided_transpose, _strided_slice])
+def test_as_strided_counts_in_the_memory_that_eager_has(function):
+    """convnext_tiny and swin_t pool channels-last images, which ATen writes as as_strided of the means."""
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    for _ in range(2):
+        torch.testing.assert_close(tracer_core.compile(function)(x), function(x))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr, Index, contiguous_strides, simplify, variables
+from inductor_backend.index_expr import Expr, Index, product, simplify, variables
 from inductor_backend.loop_ir.nodes import Buffer, Store
 from inductor_backend.loop_ir.values import cast, const, make
 from inductor_backend.loop_ir.views import Ref
@@ -146,22 +146,35 @@ def unbind(ctx: Lowering, x: Ref, dim: int = 0) -> tuple[Ref, ...]:
 
 @lower(aten.as_strided.default)
 def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = None) -> Ref:
-    """Strides count in the memory that eager would have; that is ours where the view is a whole,
-    row-major buffer."""
-    layout = x.strided()
-    if (
-        layout is None
-        or layout.strides != contiguous_strides(layout.sizes)
-        or layout.offset != 0
-        or offset is None
-    ):
-        raise unsupported("lower", "as_strided of a tensor that is not a whole row-major buffer", ctx.node)
-    flat = x.reshape((layout.numel,))
-    position = Index(ctx.sizes.expr(offset))
-    new = variables(ctx.shape())
-    for index, stride in zip(new, strides, strict=True):
+    """Strides count in the memory that eager's `x` has, whatever ours is: where that is dense, its elements in
+    the order of eager's memory are what they count in."""
+    value = ctx.node.args[0].meta["val"]
+    order = _memory_order(ctx, value)
+    start = 0 if offset is None else simplify(ctx.sizes.expr(offset) - ctx.sizes.expr(value.storage_offset()))
+    position = Index(start)
+    new, last = variables(ctx.shape()), start
+    for index, size, stride in zip(new, ctx.shape(), strides, strict=True):
         position = position + index * ctx.sizes.expr(stride)
+        last = last + (size - 1) * ctx.sizes.expr(stride)
+    whole = ctx.sizes.expr(value.numel() * value.itemsize) == ctx.sizes.expr(value.untyped_storage().nbytes())
+    inside = isinstance(last, int) and isinstance(start, int) and isinstance(product(x.sizes), int)
+    if order is None or not (whole or (inside and start >= 0 and last < product(x.sizes))):
+        raise unsupported("lower", "as_strided of a tensor that is not dense, or beyond its elements", ctx.node)
+    flat = x.permute(order).reshape((product(x.sizes),))
     return flat.remap(ctx.shape(), [position])
+
+
+def _memory_order(ctx: Lowering, value: torch.Tensor) -> list[int] | None:
+    """The dimensions of eager's tensor from the greatest stride to the least, None where it has gaps or overlaps."""
+    strides, sizes = ctx.sizes.exprs(value.stride()), ctx.sizes.exprs(value.shape)
+    long = [dim for dim, size in enumerate(sizes) if size != 1]
+    order = sorted(long, key=lambda dim: -ctx.sizes.hint(strides[dim]))
+    step: Expr = 1
+    for dim in reversed(order):
+        if simplify(strides[dim] - step) != 0:
+            return None
+        step = step * sizes[dim]
+    return order + [dim for dim in range(len(sizes)) if dim not in long]
 
 
 @lower(aten.flip.default)
