@@ -1,9 +1,10 @@
 """The first call: what a user waits for, in a fresh process with empty caches, stage by stage.
 
 In: models and compilers. Out: for each model a table of seconds by stage, torch.compile beside ours, and
-the ratio. What always holds: the compilers take turns, round by round; a number is the median of its
-rounds; the first row of each side is not warmed by the other, except that the files of both are in the
-system's page cache, because they are read once before.
+the ratio; over all models the ratios and their geometric mean; for the group ``depth`` how lowering, code
+generation and C++ build together grow with GPT-2's layers. What always holds: the compilers take turns,
+round by round; a number is the median of its rounds; the first row of each side is not warmed by the
+other, except that the files of both are in the system's page cache, because they are read once before.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from benchmarks import compilers, models, processes
 from benchmarks.first_call_process import IMPORT, LABELS, OURS_BY_BACKEND, OWN_MODULES
 from benchmarks.results import Store
-from benchmarks.tables import table
+from benchmarks.tables import geometric_mean, table
 
 MODULE = "benchmarks.first_call_process"
 
@@ -28,13 +29,16 @@ BEFORE = ("start Python", "import torch", "import the model library", "build the
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures what is not there yet and prints all; 1 if a row failed."""
     parser = argparse.ArgumentParser(prog="benchmarks.first_call", description=__doc__)
-    parser.add_argument("--models", nargs="+", default=["resnet18_64", "bert_12"], metavar="NAME")
+    parser.add_argument("--models", nargs="+", default=[], metavar="NAME")
+    parser.add_argument("--groups", nargs="+", default=[], choices=models.GROUPS)
     parser.add_argument("--compilers", nargs="+", default=["torch", "ours"], metavar="NAME")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--again", action="store_true", help="measure rows that are there already")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds a process may take")
     chosen = parser.parse_args(arguments)
-    wanted = models.choose(chosen.models, [])
+    wanted = models.choose(chosen.models, []) if chosen.models else []
+    wanted += models.choose([], chosen.groups) if chosen.groups else []
+    wanted = wanted or models.choose(["resnet18_64", "bert_12"], [])
     processes.warm_up_files()
     _read_files(chosen.compilers)
     store = Store("first_call", again=chosen.again)
@@ -49,7 +53,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for model in wanted:
         rows = {name: measured[model.name, name] for name in chosen.compilers}
         good &= _print(model, rows)
+    _print_all(wanted, measured, chosen.compilers)
+    depths = [model for model in wanted if "depth" in model.groups]
+    if len(depths) > 1:
+        _print_depth(depths, measured, chosen.compilers)
     return 0 if good else 1
+
+
+def _medians(rows: list[dict[str, Any]], key: str) -> float | None:
+    """None where a row failed or the compiler does not tell."""
+    values = [row[key] for row in rows if row.get(key) is not None]
+    return _median(values) if values and len(values) == len(rows) else None
+
+
+def _print_all(wanted: Sequence[models.Model], measured: dict[Any, Any], names: Sequence[str]) -> None:
+    """First calls of all models in one table, and ours over torch.compile's."""
+    lines, ratios = [], []
+    for model in wanted:
+        firsts = {name: _medians(measured[model.name, name], "first_call") for name in names}
+        ours, torch = firsts.get("ours"), firsts.get("torch")
+        ratio = ours / torch if ours and torch else None
+        ratios += [ratio] if ratio else []
+        cells = [f"{value:.2f}" if value else "failed" for value in firsts.values()]
+        lines.append([model.title, *cells, f"{ratio:.3f}" if ratio else ""])
+    print("\nFirst call, seconds")
+    print(table(["model", *map(compilers.title, names), "ours / torch.compile"], lines))
+    if ratios:
+        print(f"geometric mean of {len(ratios)} ratios: {geometric_mean(ratios):.3f}, largest {max(ratios):.3f}")
+
+
+def _print_depth(depths: Sequence[models.Model], measured: dict[Any, Any], names: Sequence[str]) -> None:
+    """What a compiler does after the trace, by depth, over the same at the least depth."""
+    lines = []
+    for model in depths:
+        cells = []
+        for name in names:
+            seconds = _medians(measured[model.name, name], "after_trace")
+            least = _medians(measured[depths[0].name, name], "after_trace")
+            cells.append(f"{seconds:.2f} ({seconds / least:.2f})" if seconds and least else "")
+        lines.append([model.title, *cells])
+    print("\nLowering, code generation and C++ build, seconds (over the first row's)")
+    print(table(["model", *map(compilers.title, names)], lines))
 
 
 def _read_files(names: Sequence[str]) -> None:

@@ -55,6 +55,9 @@ LABELS: dict[str, str] = {
 
 IMPORT = "first call: imports"
 
+#: The spans that together are lowering, code generation and C++ build, by compiler; imports inside are not counted.
+AFTER_TRACE = {"ours": ("lower", "compile"), "torch": ("backend_compile",)}
+
 
 def label(name: str) -> str | None:
     """The row of a span."""
@@ -105,6 +108,7 @@ def measure(model: models.Model, compiler: str) -> dict[str, Any]:
         "imports": own_seconds([s for s in spans if s.name.startswith("import ")], package),
         "modules_imported": len(set(sys.modules) - known),
         "stages": _totals(spans),
+        "after_trace": _after_trace(spans, compiler),
         "first_call": (end - start) / 1e9,
         "process": (end - processes.started()) / 1e9,
         "second_call": second / 1e9,
@@ -123,6 +127,17 @@ def _import_compiler(recorder: Recorder, compiler: str) -> None:
         recorder.watch_torch_compile()
     if kind == "ours":
         recorder.watch_tracer_core()
+
+
+def _after_trace(spans: list[Any], compiler: str) -> float | None:
+    names = AFTER_TRACE.get(compiler.partition(":")[0])
+    if names is None:
+        return None
+    found = own_seconds(
+        [span for span in spans if span.name in names or span.name.startswith("import ")],
+        lambda name: "import" if name.startswith("import ") else "after trace",
+    )
+    return found.get("after trace")
 
 
 def _totals(spans: list[Any]) -> dict[str, float]:

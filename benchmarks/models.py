@@ -271,7 +271,10 @@ def _peers(batch: int) -> list[Model]:
 
 
 #: What `choose` takes: the issue's models of the demo, the seeds' own forms, more, those beside every peer (all, by batch).
-GROUPS = ("issue", "seeds", "more", "peers", "peers1", "peers8")
+GROUPS = ("issue", "seeds", "more", "peers", "peers1", "peers8", "depth")
+
+#: Layers of the GPT-2s whose compile times show how those grow with what repeats.
+DEPTHS = (6, 12, 24, 48)
 
 MODELS: dict[str, Model] = {
     model.name: model
@@ -303,6 +306,11 @@ MODELS: dict[str, Model] = {
         ),
         Model("lstm_64", "torch", _lstm(8), "LSTM 2×256, 8×64", groups=_MORE),
         *(model for batch in (1, 8) for model in _peers(batch)),
+        *(
+            Model(f"gpt2_{layers}_layers", "transformers", _causal("GPT2", 1, 64, n_layer=layers),
+                  f"GPT-2 with {layers} layers 1×64", groups=frozenset({"depth"}))
+            for layers in DEPTHS
+        ),
     )
 }
 
