@@ -2,8 +2,9 @@
 
 In: nothing but torch and the standard library, so that importing it costs what importing torch
 costs. Out: the types a backend fills in (`Backend`) and is handed (`CompileSpec`), the hook marker
-(`hookimpl`), three services (`lower`, `compile_graph`, `get_backend`), and the core's errors, environment,
-stages, loggers and cache folders, re-exported so that a backend needs no other import.
+(`hookimpl`), services (`lower`, `compile_graph`, `get_backend`; for backends over an engine `contiguous_graph` and
+`node_probe`), and the core's errors, environment, stages, loggers and cache folders, re-exported so that a
+backend needs no other import.
 
 A backend's engine (triton, onnxruntime, tvm, ...) is never imported to *list* it: `compile`,
 `supports`, `available`, `options` and the other callables may be given as ``"module:attribute"``
@@ -62,12 +63,14 @@ __all__ = [
     "VerifyError",
     "cache_folder",
     "compile_graph",
+    "contiguous_graph",
     "debug_folder",
     "env",
     "get_backend",
     "hookimpl",
     "logger",
     "lower",
+    "node_probe",
     "resolve",
     "stage",
     "wants_text",
@@ -315,3 +318,19 @@ def get_backend(name: str) -> Backend:
     from tracer_core.backends import get  # heavy: entry points
 
     return get(name)
+
+
+def contiguous_graph(graph: torch.fx.GraphModule) -> Any:
+    """For engines whose results are contiguous and that never write to an input: the graph in that form, and how
+    its results become what the spec promises. See `tracer_core.contiguous`."""
+    from tracer_core.contiguous import contiguous_graph as implementation  # heavy: torch
+
+    return implementation(graph)
+
+
+def node_probe(build: Callable[[Any], Callable[[list[Any]], Sequence[Any]]], engine: str) -> Any:
+    """A ``(node) -> None | reason`` for `Backend.supports` that asks the engine itself, by running the one node on
+    seeded data and comparing with PyTorch. See `tracer_core.one_node.NodeProbe`."""
+    from tracer_core.one_node import NodeProbe  # heavy: torch
+
+    return NodeProbe(build, engine)

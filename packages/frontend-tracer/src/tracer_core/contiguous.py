@@ -1,0 +1,181 @@
+"""Graphs for engines that give back contiguous tensors with names of their own, and never write to an input.
+
+In: a functional ATen graph with trailing ``copy_`` nodes, as `lower` makes it. Out: a `ContiguousGraph` without them, whose
+output node lists one value a result, and a `ResultForm` for each, which turns what the engine wrote into
+what the spec promises. What always holds: an output that is an input, or is returned twice, is a copy; a dense
+result with other strides is transposed in the graph, so that the engine's buffer lies as eager's would; a dimension of
+stride 0 is cut to size 1 and expanded afterwards. The strides of a finished result are those that the spec promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core.plugin_api import CompileSpec
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One value of the graph's output. name: of its node. order: the permutation that was applied to it (None: none).
+    zero_strides: the dimensions that were cut to size 1. shape: of the result, symbolic sizes as SymInts.
+    target: the index of the input that it is written to, or None for a graph output."""
+
+    name: str
+    dtype: torch.dtype
+    order: tuple[int, ...] | None
+    zero_strides: tuple[int, ...]
+    shape: tuple[Any, ...]
+    target: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContiguousGraph:
+    """graph: with values in ``meta["val"]``; a copy. inputs: (index among the given graph's inputs, name, dtype) of the
+    placeholders, those that nothing reads left out. results: graph outputs in order, then writes to inputs."""
+
+    graph: torch.fx.Graph
+    inputs: tuple[tuple[int, str, torch.dtype], ...]
+    results: tuple[Result, ...]
+
+    def forms(self, spec: CompileSpec) -> list[ResultForm]:
+        """How each result is made at run time."""
+        reads = {size.symbol: (size.input_index, size.dim) for size in spec.sizes}
+        return [ResultForm(result, reads) for result in self.results]
+
+    @staticmethod
+    def finish(
+        forms: Sequence[ResultForm], buffers: Sequence[torch.Tensor], inputs: Sequence[Any]
+    ) -> list[torch.Tensor]:
+        """The graph's outputs; what the graph writes to inputs is written. buffers: what the engine gave, one a form."""
+        values = [form.finish(buffer, inputs) for form, buffer in zip(forms, buffers, strict=True)]
+        for form, value in zip(forms, values, strict=True):
+            if form.target is not None:
+                inputs[form.target].copy_(value)
+        return [value for form, value in zip(forms, values, strict=True) if form.target is None]
+
+
+def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
+    """graph: as a backend with ``ir="aten"`` gets it."""
+    copy = torch.fx.Graph()
+    returned = copy.graph_copy(graph.graph, {})
+    placeholders = copy.find_nodes(op="placeholder")
+    writes = [node for node in copy.nodes if node.target is aten.copy_.default]
+    wanted: list[tuple[torch.fx.Node, int | None]] = [(node, None) for node in _nodes(returned)]
+    wanted += [(node.args[1], placeholders.index(node.args[0])) for node in writes]
+    for node in writes:
+        copy.erase_node(node)
+    results: list[Result] = []
+    nodes: list[torch.fx.Node] = []
+    for node, target in wanted:
+        shaped, order, zeros = _as_in_memory(copy, node)
+        if shaped.op == "placeholder" or shaped in nodes:
+            shaped = _call(copy, aten.clone.default, (shaped,))
+        value = node.meta["val"]
+        results.append(Result(shaped.name, value.dtype, order, zeros, tuple(value.shape), target))
+        nodes.append(shaped)
+    copy.output(tuple(nodes))
+    used = [(index, node) for index, node in enumerate(placeholders) if node.users]
+    for node in placeholders:
+        if not node.users:
+            copy.erase_node(node)
+    inputs = tuple((index, node.name, _dtype(node)) for index, node in used)
+    return ContiguousGraph(copy, inputs, tuple(results))
+
+
+def hint(value: Any) -> int:
+    """A size as it was in the captured call."""
+    return int(value.node.hint) if isinstance(value, torch.SymInt) else int(value)
+
+
+def _nodes(returned: Any) -> Sequence[torch.fx.Node]:
+    return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
+
+
+def _dtype(node: torch.fx.Node) -> torch.dtype:
+    value = node.meta["val"]
+    return value.dtype if isinstance(value, torch.Tensor) else torch.int64
+
+
+def _call(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...]) -> torch.fx.Node:
+    """A node at the end of `graph`, with its value."""
+    node = graph.call_function(target, args)
+    node.meta["val"] = target(*torch.fx.map_arg(args, lambda arg: arg.meta["val"]))
+    return node
+
+
+def _as_in_memory(
+    graph: torch.fx.Graph, node: torch.fx.Node
+) -> tuple[torch.fx.Node, tuple[int, ...] | None, tuple[int, ...]]:
+    """The node whose contiguous value holds `node`'s elements in their order in memory; see `Result`."""
+    value = node.meta["val"]
+    sizes, strides = [hint(size) for size in value.shape], [hint(step) for step in value.stride()]
+    if 0 in sizes:
+        return node, None, ()
+    zeros = tuple(
+        dim for dim, (size, step) in enumerate(zip(sizes, strides, strict=True)) if not step and size > 1
+    )
+    for dim in zeros:
+        node = _call(graph, aten.slice.Tensor, (node, dim, 0, 1))
+        sizes[dim] = 1
+    # dimensions of size 1 stay where they are: their stride says nothing
+    free = [dim for dim, size in enumerate(sizes) if size > 1]
+    by_stride = iter(sorted(free, key=lambda dim: -strides[dim]))
+    order = tuple(next(by_stride) if sizes[dim] > 1 else dim for dim in range(len(sizes)))
+    if order == tuple(range(len(sizes))):
+        return node, None, zeros
+    return _call(graph, aten.permute.default, (node, list(order))), order, zeros
+
+
+class ResultForm:
+    """The run-time side of a `Result`. target: see there. dtype: of the engine's buffer."""
+
+    def __init__(self, result: Result, reads: dict[str, tuple[int, int | None]]) -> None:
+        self.name, self.target, self.dtype = result.name, result.target, result.dtype
+        self._zeros = result.zero_strides
+        self._shape = [_size(size, reads) for size in result.shape]
+        dims = [_one if dim in result.zero_strides else size for dim, size in enumerate(self._shape)]
+        order = result.order
+        self._dims = dims if order is None else [dims[dim] for dim in order]
+        self._inverse = None if order is None else sorted(range(len(order)), key=order.__getitem__)
+
+    def allocate(self, inputs: Sequence[Any], device: torch.device) -> torch.Tensor:
+        """A fresh contiguous tensor of the shape that the engine writes."""
+        return torch.empty([size(inputs) for size in self._dims], dtype=self.dtype, device=device)
+
+    def finish(self, buffer: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
+        """The result as a view of its buffer."""
+        if self._inverse is not None:
+            buffer = buffer.permute(self._inverse)
+        if self._zeros:
+            buffer = buffer.expand([size(inputs) for size in self._shape])
+        return buffer
+
+
+Size = Callable[[Sequence[Any]], int]
+
+
+def _one(inputs: Sequence[Any]) -> int:
+    return 1
+
+
+def _size(value: Any, reads: dict[str, tuple[int, int | None]]) -> Size:
+    """A function from a call's inputs to a size of the call."""
+    if not isinstance(value, torch.SymInt):
+        number = int(value)
+        return lambda inputs: number
+    expr = value.node.expr
+    symbols = {symbol: reads[str(symbol)] for symbol in expr.free_symbols}
+
+    def read(inputs: Sequence[Any], index: int, dim: int | None) -> int:
+        return int(inputs[index] if dim is None else inputs[index].shape[dim])
+
+    if expr.is_Symbol:
+        ((index, dim),) = symbols.values()
+        return lambda inputs: read(inputs, index, dim)
+    return lambda inputs: int(expr.subs({symbol: read(inputs, *place) for symbol, place in symbols.items()}))
