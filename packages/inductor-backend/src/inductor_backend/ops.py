@@ -158,3 +158,28 @@ REDUCTIONS = {
     "argmin": (None, "flat index of the first least (NaN counts as least)"),
     "welford": (None, "two outputs: mean, and sum of squared distances to it"),
 }
+
+#: Scans: name -> meaning. At each point, over the points up to it along the reduced variables, in their order.
+SCANS = {
+    "sum": "running sum; of floats in float64",
+    "prod": "running product; of floats in float64",
+    "max": "greatest so far; NaN from the first NaN on",
+    "min": "least so far; NaN from the first NaN on",
+    "max_at": "two outputs: greatest so far, and the position of the last such element",
+    "min_at": "two outputs: least so far, and the position of the last such element",
+    "logsumexp": "logarithm of the running sum of exponentials, in float64",
+}
+
+#: Scatters: how a value meets what is at its place. Points of one place come in the order of the domain.
+COMBINES = {
+    "set": "replaces it",
+    "add": "is added to it, rounded to the buffer's dtype each time; or, for bool",
+    "mul": "is multiplied with it; and, for bool",
+    "max": "the greater stays; NaN if either is",
+    "min": "the lesser stays; NaN if either is",
+}
+
+
+def outputs_of(reduce: str | None, scan: str | None) -> int:
+    """The number of buffers that a store of that kind writes."""
+    return 2 if reduce == "welford" or scan in ("max_at", "min_at") else 1

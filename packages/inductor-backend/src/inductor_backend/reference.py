@@ -191,9 +191,48 @@ class Grid:
     def store(self, store: Store) -> None:
         (name,) = store.buffers
         buffer = self.memory.program.buffers[name]
+        values = self.full(self.value(store.value)).reshape(-1).to(buffer.dtype)
+        self.put(name, store, values)
+
+    def put(self, name: str, store: Store, values: torch.Tensor) -> None:
+        """Values over the whole domain, in its order, into one buffer of the store."""
+        flat = self.memory.storage(name)
+        address = self.full(self.address(self.memory.program.buffers[name], store.index)).reshape(-1)
+        if store.combine in (None, "set"):
+            flat[address] = values
+        elif values.dtype == torch.bool:
+            wide = flat.to(torch.uint8)
+            wide.scatter_reduce_(0, address, values.to(torch.uint8), LOGICAL_MEANING[store.combine])
+            flat.copy_(wide)
+        elif values.numel():
+            flat.scatter_reduce_(0, address, values, MEANING[store.combine])
+
+    def scan(self, store: Store, dims: list[int]) -> tuple[torch.Tensor, ...]:
+        """The running values over the domain: the reduced dimensions, taken as one, are walked in order."""
         values = self.full(self.value(store.value))
-        address = self.full(self.address(buffer, store.index))
-        self.memory.storage(name)[address.reshape(-1)] = values.reshape(-1).to(buffer.dtype)
+        rest = [d for d in range(values.dim()) if d not in dims]
+        order = [*rest, *dims]
+        moved = values.permute(order)
+        row = math.prod(self.shape[d] for d in dims)
+        found = SCAN_MEANING[store.scan or ""](moved.reshape(*[self.shape[d] for d in rest], row))
+        back = [order.index(d) for d in range(len(order))]
+        return tuple(one.reshape(moved.shape).permute(back) for one in found)
+
+
+#: Scatters as torch names them.
+MEANING = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+LOGICAL_MEANING = {"add": "amax", "mul": "amin", "max": "amax", "min": "amin"}
+
+#: Scans of the last dimension.
+SCAN_MEANING: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "sum": lambda x: (x.cumsum(-1),),
+    "prod": lambda x: (x.cumprod(-1),),
+    "max": lambda x: (x.cummax(-1).values,),
+    "min": lambda x: (x.cummin(-1).values,),
+    "max_at": lambda x: tuple(x.cummax(-1)),
+    "min_at": lambda x: tuple(x.cummin(-1)),
+    "logsumexp": lambda x: (x.logcumsumexp(-1),),
+}
 
 
 def _argextreme(x: torch.Tensor, dims: list[int], largest: bool) -> torch.Tensor:
@@ -227,6 +266,10 @@ def run_node(memory: Memory, node: LoopNode) -> None:
     grid = Grid(memory, domain, {})
     dims = [k for k, r in enumerate(node.reduced) if r]
     for store in node.stores:
+        if store.scan is not None:
+            for name, values in zip(store.buffers, grid.scan(store, dims), strict=True):
+                grid.put(name, store, values.reshape(-1).to(memory.program.buffers[name].dtype))
+            continue
         if store.reduce is None:
             grid.store(store)
             continue
@@ -260,6 +303,12 @@ def run_body(memory: Memory, body: KernelBody) -> None:
                 done[store.buffers[0]] = grid.full(grid.value(store.value))
             else:
                 grid.store(store)
+        for store in phase.scans:
+            for name, values in zip(store.buffers, grid.scan(store, dims), strict=True):
+                if name in body.row_buffers:
+                    done[name] = values.to(body.row_buffers[name])
+                else:
+                    grid.put(name, store, values.reshape(-1).to(memory.program.buffers[name].dtype))
         for store in phase.reductions:
             assert store.reduce is not None
             dtype = body.registers[store.buffers[0]]

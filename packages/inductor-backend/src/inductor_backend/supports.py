@@ -17,7 +17,7 @@ from inductor_backend.externs.fallbacks import FALLBACKS
 from inductor_backend.lowering.registry import LOWERINGS, aten
 
 
-def _tensors(node: torch.fx.Node) -> Iterator[torch.Tensor]:
+def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:
     """The fake tensors that a node reads and makes."""
     for item in (node, *node.all_input_nodes):
         value = item.meta.get("val")
@@ -84,7 +84,7 @@ def supports(node: torch.fx.Node) -> str | None:
     """None where the node can be compiled, else why not."""
     if node.op != "call_function" or isinstance(node.meta.get("val"), (int, torch.SymInt)):
         return None
-    for tensor in _tensors(node):
+    for tensor in tensors_of(node):
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
             return f"a tensor of layout {tensor.layout} on {tensor.device}"
         if tensor.dtype not in MEMORY_TYPES and node.target not in FALLBACKS:

@@ -33,19 +33,19 @@ _NAMES: dict[str, str] = {
         repeat_interleave.Tensor repeat_interleave.self_Tensor repeat_interleave.self_int isin.Tensor_Tensor
         isin.Tensor_Scalar isin.Scalar_Tensor count_nonzero.default count_nonzero.dim_IntList
     """,
-    "a scan: not built": """
-        cumsum.default cumprod.default cummax.default cummin.default logcumsumexp.default
+    "a scatter through a mask, or into segments of lengths that are data": """
+        masked_scatter.default masked_scatter_backward.default _embedding_bag_dense_backward.default
+        _embedding_bag_backward.default _embedding_bag_per_sample_weights_backward.default
+        segment_reduce.default _segment_reduce_backward.default
     """,
-    "a scatter (several elements may be added to one place): not built": """
+    "scans and scatters: lowered, but for tensors without dimensions, several masks and complex numbers": """
+        cumsum.default cumprod.default cummax.default cummin.default logcumsumexp.default
         index_put.default index_add.default index_copy.default index_fill.int_Scalar index_fill.int_Tensor
         index_reduce.default scatter.src scatter.value scatter_add.default scatter_reduce.two scatter.reduce
-        scatter.value_reduce put.default masked_scatter.default masked_scatter_backward.default
-        embedding_dense_backward.default _embedding_bag_dense_backward.default _embedding_bag_backward.default
-        _embedding_bag_per_sample_weights_backward.default unfold_backward.default
+        scatter.value_reduce put.default embedding_dense_backward.default unfold_backward.default
         max_pool2d_with_indices_backward.default max_pool3d_with_indices_backward.default
         adaptive_max_pool2d_backward.default adaptive_max_pool3d_backward.default
         fractional_max_pool2d_backward.default fractional_max_pool3d_backward.default
-        segment_reduce.default _segment_reduce_backward.default
     """,
     "indexing whose forms are many; a lowering takes the usual ones": """
         index.Tensor gather.default take.default embedding.default index_select.default select_scatter.default

@@ -80,13 +80,27 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffers[...][index] = value, or, where `reduce` names a reduction, the reduction of value over the
-    reduced variables (two buffers for welford, one otherwise)."""
+    """buffers[...][index] = value. reduce: the reduction of value over the reduced variables instead. scan:
+    its running value along them (`ops.SCANS`). combine: a scatter; several points may share one place, and
+    each meets what is there (`ops.COMBINES`). The variables by which places may be shared are the reduced
+    ones, and their points come in order; the buffer is filled before, by nodes named in `after`."""
 
     buffers: tuple[str, ...]
     index: tuple[Index, ...]
     value: Value
     reduce: str | None = None
+    scan: str | None = None
+    combine: str | None = None
+
+    @property
+    def plain(self) -> bool:
+        """One value for one place."""
+        return self.reduce is None and self.scan is None and self.combine is None
+
+    @property
+    def roots(self) -> list[Value]:
+        """What must be computed for it: the value, and what its index reads."""
+        return [self.value, *(value for index in self.index for value in index.indirect_values())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +128,12 @@ class LoopNode:
 
     @property
     def is_reduction(self) -> bool:
-        return any(store.reduce is not None for store in self.stores)
+        """Its reduced variables mean something: they may not be exchanged for others."""
+        return not all(store.plain for store in self.stores)
 
     def loads(self) -> list[Value]:
         """Every load of the body, those inside index expressions included."""
-        return loads_of(store.value for store in self.stores)
+        return loads_of(value for store in self.stores for value in store.roots)
 
     def reads(self) -> set[str]:
         return {load.buffer for load in self.loads()}

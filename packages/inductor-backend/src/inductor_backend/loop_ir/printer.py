@@ -28,7 +28,7 @@ def statements(stores: Sequence[Store]) -> list[str]:
     """The body as one SSA statement a line."""
     names: dict[Value, str] = {}
     lines: list[str] = []
-    for value in topological(store.value for store in stores):
+    for value in topological(value for store in stores for value in store.roots):
         names[value] = f"t{len(names)}"
         attr = value.attr
         if value.name in ("load", "masked_load"):
@@ -38,7 +38,8 @@ def statements(stores: Sequence[Store]) -> list[str]:
         arguments = [names[arg] for arg in value.args] + ([str(attr)] if attr is not None else [])
         lines.append(f"{names[value]}: {str(value.dtype)[6:]} = {value.name}({', '.join(arguments)})")
     for store in stores:
-        how = f"{store.reduce} " if store.reduce else ""
+        kind = store.reduce or (store.scan and f"running {store.scan} of") or store.combine
+        how = f"{kind} " if kind else ""
         lines.append(f"{', '.join(store.buffers)}{_index(store.index)} = {how}{names[store.value]}")
     return lines
 
@@ -98,7 +99,7 @@ def bodies(items: Sequence[KernelBody | None]) -> str:
         )
         for count, phase in enumerate(body.phases):
             lines.append(f"  phase {count}")
-            for title, stores in (("row", phase.row), ("loop", [*phase.stores, *phase.reductions])):
+            for title, stores in (("row", phase.row), ("loop", phase.loop)):
                 lines += [f"    {title}: {line}" for line in statements(stores)]
     return "\n".join(lines) + "\n"
 

@@ -13,7 +13,7 @@ from inductor_backend.index_expr import Index, range_of, within
 from inductor_backend.loop_ir import printer
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node, Program, Store
 from inductor_backend.loop_ir.values import topological
-from inductor_backend.ops import OPS, REDUCTIONS, compute_dtype
+from inductor_backend.ops import COMBINES, OPS, REDUCTIONS, SCANS, compute_dtype, outputs_of
 from tracer_core.plugin_api import VerifyError
 
 if TYPE_CHECKING:
@@ -53,11 +53,23 @@ def _loop_problem(p: Program, node: LoopNode) -> str | None:
         return None
     for store in node.stores:
         problem = _store_problem(p, store)
-        if problem is None and store.reduce is None and any(node.reduced[i] for i in _used(store)):
+        if problem is None and store.plain and any(node.reduced[i] for i in _used(store)):
             problem = "stores a value of a reduced variable without reducing it"
+        if problem is None and store.combine is not None:
+            problem = _shared_places(node, store)
         if problem is not None:
             return problem
     return None
+
+
+def _shared_places(node: LoopNode, store: Store) -> str | None:
+    """Points that differ in a variable that is not reduced never share a place: some dimension shows it."""
+    shown: set[int] = set()
+    for index in store.index:
+        if index.affine and not any(node.reduced[p] for p in index.variables()):
+            shown |= index.variables()
+    hidden = {p for p, r in enumerate(node.reduced) if not r and node.sizes[p] != 1} - shown
+    return f"scatters in any order along variables {sorted(hidden)}" if hidden else None
 
 
 def _used(store: Store) -> set[int]:
@@ -70,16 +82,20 @@ def _used(store: Store) -> set[int]:
 def _store_problem(p: Program, store: Store) -> str | None:
     if store.reduce is not None and store.reduce not in REDUCTIONS:
         return f"unknown reduction {store.reduce!r}"
-    if len(store.buffers) != (2 if store.reduce == "welford" else 1):
-        return "a reduction with the wrong number of results"
+    if store.scan is not None and store.scan not in SCANS:
+        return f"unknown scan {store.scan!r}"
+    if store.combine is not None and store.combine not in COMBINES:
+        return f"unknown scatter {store.combine!r}"
+    if len(store.buffers) != outputs_of(store.reduce, store.scan):
+        return "a reduction or scan with the wrong number of results"
     for name in store.buffers:
         buffer = p.buffers[name]
         problem = _index_problem(name, store.index, buffer.layout.sizes)
         if problem is not None:
             return problem
-        if store.reduce is None and store.value.dtype != compute_dtype(buffer.dtype):
+        if store.reduce is None and store.scan is None and store.value.dtype != compute_dtype(buffer.dtype):
             return f"stores {store.value.dtype} into {name} of {buffer.dtype}"
-    for value in topological([store.value]):
+    for value in topological(store.roots):
         if value.name not in OPS:
             return f"unknown op {value.name!r}"
         if value.name in ("load", "masked_load"):
@@ -123,8 +139,8 @@ def bodies(p: Program, items: Sequence[KernelBody | None]) -> None:
             continue
         known: set[str] = set()
         for number, phase in enumerate(body.phases):
-            for store in (*phase.row, *phase.stores, *phase.reductions):
-                for value in topological([store.value]):
+            for store in (*phase.row, *phase.loop):
+                for value in topological(store.roots):
                     if value.name == "load" and value.buffer in body.registers and value.buffer not in known:
                         raise VerifyError(f"phase {number} reads {value.buffer} before it is reduced")
             known |= {name for store in phase.reductions for name in store.buffers}

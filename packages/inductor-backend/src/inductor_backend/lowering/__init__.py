@@ -10,6 +10,8 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     normalization,
     pointwise,
     reduction,
+    scan,
+    scatter,
     updates,
     views,
 )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
-from inductor_backend.codegen.cpp.expressions import size_expression
+from inductor_backend.codegen.cpp.expressions import MEMORY_TYPES, size_expression
 from inductor_backend.errors import unsupported
 from inductor_backend.externs.fallbacks import FALLBACKS
 from inductor_backend.index_expr import Expr, variables
@@ -25,6 +25,7 @@ from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, same_strides
 from inductor_backend.size_vars import SizeVars
+from inductor_backend.supports import tensors_of
 from tracer_core.plugin_api import BackendError, CompileSpec
 
 #: What a graph does with numbers of the call, by the function's name -> its text.
@@ -129,7 +130,7 @@ class GraphLowering:
         lowering = LOWERINGS.get(node.target)
         if node in self.in_place:
             self.env[node] = write_in_place(self.ctx, self.env[self.in_place[node]], args[0], args, kwargs)
-        elif lowering is not None:
+        elif lowering is not None and not (node.target in FALLBACKS and _beyond_loops(node)):
             self.env[node] = lowering(self.ctx, *args, **kwargs)
         elif node.target in FALLBACKS:
             self.env[node] = call_fallback(self.ctx, node.target, args, kwargs)
@@ -226,6 +227,11 @@ class GraphLowering:
                 value = value.select(dim, 0).unsqueeze(dim)
         name = self.ctx.copy(value, strides, "output", exactly=True).buffer.name
         return name if value.sizes == sizes else Strided(name, Layout(sizes, strides))
+
+
+def _beyond_loops(node: torch.fx.Node) -> bool:
+    """Whether it reads or makes a tensor of a dtype that loops do not hold."""
+    return any(tensor.dtype not in MEMORY_TYPES for tensor in tensors_of(node))
 
 
 def _number_text(value: Any) -> str:

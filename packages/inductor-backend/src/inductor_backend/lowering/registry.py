@@ -55,7 +55,7 @@ class Lowering:
     """What lowerings work with: the program that grows, and the node being lowered. Mutable.
 
     `node` is the current graph node; `chains` and `versions` belong to
-    concatenations that share a buffer (`cat_chains`).
+    concatenations that share a buffer (`cat_chains`), `scattered` to scatters (`scatter.Target`).
     """
 
     def __init__(self, program: Program, sizes: SizeVars) -> None:
@@ -65,6 +65,7 @@ class Lowering:
         self._copies: dict[Any, Ref] = {}
         self.chains: dict[torch.fx.Node, Chain] = {}
         self.versions: dict[torch.fx.Node, Buffer] = {}
+        self.scattered: dict[torch.fx.Node, Any] = {}
 
     # what the current node says ------------------------------------------------------------------
 
@@ -209,6 +210,22 @@ class Lowering:
             lambda at: make("sub", body(at), body(at)), sizes, dtype, label=label or kind
         )
         return value, squares
+
+    def scan(
+        self,
+        kind: str,
+        body: Body,
+        sizes: Sequence[Expr],
+        dim: int,
+        results: Sequence[tuple[torch.dtype, Sequence[Expr] | None]],
+        label: str | None = None,
+    ) -> tuple[Ref, ...]:
+        """The running values of body along `dim`. results: dtype and strides of each output."""
+        buffers = [self.buffer(sizes, dtype, self.dense(sizes, strides)) for dtype, strides in results]
+        index = variables(sizes)
+        store = Store(tuple(b.name for b in buffers), index, body(index), scan=kind)
+        self.add_loop(sizes, [k == dim for k in range(len(sizes))], [store], label)
+        return tuple(Ref.of(buffer) for buffer in buffers)
 
     def copy(
         self, ref: Ref, strides: Sequence[Expr] | None = None, label: str = "copy", exactly: bool = False

@@ -9,7 +9,7 @@ anyway, or kept in a row buffer; buffers that nobody outside the group reads are
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -24,11 +24,21 @@ from inductor_backend.size_vars import SizeVars
 
 @dataclass(slots=True)
 class Phase:
-    """row: stores done once a row, before the loop over the row; stores, reductions: done in that loop."""
+    """row: stores done once a row, before the loop over the row; stores, reductions, scans: done in that loop."""
 
     row: list[Store] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     reductions: list[Store] = field(default_factory=list)
+    scans: list[Store] = field(default_factory=list)
+
+    @property
+    def loop(self) -> list[Store]:
+        return [*self.stores, *self.scans, *self.reductions]
+
+    @property
+    def in_order(self) -> bool:
+        """The points of a row must come one by one, in order."""
+        return bool(self.scans) or any(store.combine is not None for store in self.stores)
 
 
 @dataclass(slots=True)
@@ -47,14 +57,21 @@ class KernelBody:
         return {
             name
             for phase in self.phases
-            for store in (*phase.row, *phase.stores)
+            for store in (*phase.row, *phase.stores, *phase.scans)
             for name in store.buffers
             if name not in self.row_buffers
         }
 
+    @property
+    def in_order(self) -> bool:
+        return any(phase.in_order for phase in self.phases)
+
     def values(self) -> list[Value]:
         return [
-            store.value for phase in self.phases for store in (*phase.row, *phase.stores, *phase.reductions)
+            value
+            for phase in self.phases
+            for store in (*phase.row, *phase.loop)
+            for value in store.roots
         ]
 
     def reads(self) -> set[str]:
@@ -67,13 +84,14 @@ class KernelBody:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A value that an earlier node of the group computed."""
+    """A value that an earlier node of the group computed. later: it is there from the next phase on only."""
 
     value: Value
     phase: int
     index: tuple[Index, ...]
     register: bool
     in_row: bool
+    later: bool = False
 
 
 class BodyBuilder:
@@ -111,24 +129,29 @@ class BodyBuilder:
             rewrite = Rewriter(None, lambda found, index, when=when: self.hand_over(found, when))
             value = rewrite(store.value)
             index = tuple(rewrite.index(i) for i in store.index)
+            made = replace(store, index=index, value=value)
             if store.reduce is not None:
-                self.add_reduction(Store(store.buffers, index, value, store.reduce), when)
+                self.add_reduction(made, when)
+            elif store.scan is not None:
+                self.add_scan(made, when)
+            elif store.combine is not None:
+                self.phase(when).stores.append(made)
             else:
-                self.add_store(Store(store.buffers, index, value), when)
+                self.add_store(made, when)
 
     def when(self, store: Store) -> int:
         """The first phase in which everything the store reads is there."""
         phases = [0]
-        for found in loads_of([store.value]):
+        for found in loads_of(store.roots):
             known = self.known.get(found.buffer)
             if known is not None:
-                phases.append(known.phase + 1 if known.register else known.phase)
+                phases.append(known.phase + 1 if known.later else known.phase)
         return max(phases)
 
     def hand_over(self, found: Value, when: int) -> Value | None:
         """What replaces a load of a value that the group computed."""
         known = self.known.get(found.buffer)
-        if known is None or known.register:
+        if known is None or known.later:
             return None
         if known.phase == when or not known.in_row or is_cheap(known.value):
             return known.value
@@ -148,9 +171,19 @@ class BodyBuilder:
             dtype = compute_dtype(self.program.buffers[name].dtype)
             self.body.registers[name] = dtype
             register = load(name, store.index, self.program.buffers[name].dtype)
-            self.known[name] = _Known(register, when, store.index, True, False)
+            self.known[name] = _Known(register, when, store.index, True, False, later=True)
             if self.needed_outside(name):
                 self.phase(when + 1).row.append(Store((name,), store.index, register))
+
+    def add_scan(self, store: Store, when: int) -> None:
+        """What it gives is read again by a later phase, from a row buffer where nobody else needs it."""
+        self.phase(when).scans.append(store)
+        for name in store.buffers:
+            dtype = self.program.buffers[name].dtype
+            element = load(name, store.index, dtype)
+            self.known[name] = _Known(element, when, store.index, False, True, later=True)
+            if self.row_fits and not self.needed_outside(name):
+                self.body.row_buffers[name] = compute_dtype(dtype)
 
     def add_store(self, store: Store, when: int) -> None:
         (name,) = store.buffers

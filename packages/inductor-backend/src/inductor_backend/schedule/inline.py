@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inductor_backend.index_expr import Index, variables
-from inductor_backend.loop_ir.nodes import BufferKind, LoopNode, Node, Program, Store
+from inductor_backend.loop_ir.nodes import BufferKind, LoopNode, Node, Program
 from inductor_backend.loop_ir.values import Rewriter, Value, cast
 from inductor_backend.ops import compute_dtype
 from inductor_backend.schedule.dependencies import live_nodes
@@ -39,6 +39,7 @@ class Inliner:
         for node in self.nodes.values():
             for buffer in node.reads():
                 self.readers.setdefault(buffer, {})[node.name] = None
+        self.program_writers = program.writers()
         self.mutated = {
             name
             for node in self.nodes.values()
@@ -60,7 +61,7 @@ class Inliner:
 
     def inline(self, node: LoopNode) -> str | None:
         if len(node.stores) != 1 or node.is_reduction:
-            return "a reduction" if node.is_reduction else "several stores"
+            return "a reduction, scan or scatter" if node.is_reduction else "several stores"
         (buffer,) = node.stores[0].buffers
         if self.program.buffers[buffer].kind is BufferKind.INPUT or not self.is_plain(node):
             return "writes a region or an input"
@@ -81,8 +82,11 @@ class Inliner:
         return reason
 
     def is_plain(self, node: LoopNode) -> bool:
-        """Its store covers the whole buffer, each element once, at the loop variables themselves."""
+        """Its store covers the whole buffer, each element once, at the loop variables themselves, and no
+        scatter changes the buffer afterwards."""
         (store,) = node.stores
+        if len(self.program_writers[store.buffers[0]]) > 1:
+            return False
         sizes = self.program.buffers[store.buffers[0]].layout.sizes
         return node.sizes == sizes and store.index == variables(sizes)
 
@@ -98,7 +102,7 @@ class Inliner:
 
         rewrite = Rewriter(None, on_load)
         stores = tuple(
-            Store(s.buffers, tuple(rewrite.index(i) for i in s.index), rewrite(s.value), s.reduce)
+            replace(s, index=tuple(rewrite.index(i) for i in s.index), value=rewrite(s.value))
             for s in reader.stores
         )
         origins = tuple(dict.fromkeys((*reader.inlined, *node.origins)))

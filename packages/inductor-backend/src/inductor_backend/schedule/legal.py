@@ -169,6 +169,8 @@ def check_values(
         if load.buffer in program.extends and any(b in written for b in program.with_earlier([load.buffer])):
             return Refused(f"reads {load.buffer}, of which the group writes a region")
         store = written.get(load.buffer)
+        if store is not None and store.combine is not None:
+            return Refused(f"reads {load.buffer}, to which the group scatters")
         if store is not None and (store.index != load.attr[1] or load.name != "load"):
             return Refused(f"reads {load.buffer} at another index than it is written")
     overwritten = {name: store for store in node.stores for name in store.buffers if name in mutated}

@@ -16,12 +16,12 @@ import torch
 from inductor_backend.codegen.cpp.expressions import (
     C_TYPES,
     CPP_OPS,
-    TO_MEMORY,
     constant_text,
     index_text,
     memory_type,
 )
 from inductor_backend.codegen.cpp.loops import COLUMN_TILE, LoopNest, walk
+from inductor_backend.codegen.cpp.ordered import SCANNERS, Scanner, combined
 from inductor_backend.codegen.cpp.reducers import BLOCK, REDUCERS, Reducer, column_reducer
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.index_expr import Expr, Index, contiguous_strides, product, simplify
@@ -66,6 +66,7 @@ class KernelWriter:
         self.size_names: dict[Expr, str] = {}
         self.written = {program.buffers[name].storage for name in body.writes}
         self.registers: dict[str, str] = {}
+        self.scanners: list[tuple[Store, Scanner]] = []
         self.rows, self.inner = self._split()
         self.variables = self._name_loops()
         self.counter = 0
@@ -152,9 +153,8 @@ class KernelWriter:
         if buffer in self.body.row_buffers:
             return f"row_{self.row_number(buffer)}[{self.row_position()}]"
         text = f"{self.pointer(buffer)}[{self.address(buffer, value.attr[1], names)}]"
-        for size in self._may_be_empty(
-            value
-        ):  # an index that torch rejects was replaced by 0, which is not there
+        # An index that torch rejects was replaced by 0, which is not there.
+        for size in self._may_be_empty(value.attr[1]):
             text = f"({self.size(size)} == 0 ? ({memory_type(value.attr[2])})0 : {text})"
         if value.attr[2] in (torch.bfloat16, torch.float16):
             text = f"tc_to_float({text})"
@@ -162,9 +162,9 @@ class KernelWriter:
             return f"{names[value.args[0]]} ? {text} : {names[value.args[1]]}"
         return text
 
-    def _may_be_empty(self, load: Value) -> list[Expr]:
-        """Sizes of checked dimensions of a load that may be 0."""
-        checked = [v.attr for i in load.attr[1] for v in i.indirect_values() if v.name == "check_index"]
+    def _may_be_empty(self, index: Sequence[Index]) -> list[Expr]:
+        """Sizes of checked dimensions of an access that may be 0."""
+        checked = [v.attr for i in index for v in i.indirect_values() if v.name == "check_index"]
         return [size for size in dict.fromkeys(checked) if not self.sizes.is_positive(size)]
 
     def row_number(self, buffer: str) -> int:
@@ -197,14 +197,17 @@ class KernelWriter:
 
     def store(self, store: Store, names: dict[Value, str]) -> None:
         (name,) = store.buffers
-        text = names[store.value]
+        self.write_to(name, store, names[store.value], names)
+
+    def write_to(self, name: str, store: Store, text: str, names: dict[Value, str]) -> None:
+        """One value into one buffer of the store."""
         if name in self.body.row_buffers:
             self.out.line(f"row_{self.row_number(name)}[{self.row_position()}] = {text};")
             return
-        dtype = self.program.buffers[name].dtype
-        if dtype in (torch.bfloat16, torch.float16):
-            text = f"{TO_MEMORY[dtype]}({text})"
-        self.out.line(f"{self.pointer(name)}[{self.address(name, store.index, names)}] = {text};")
+        place = f"{self.pointer(name)}[{self.address(name, store.index, names)}]"
+        statement = combined(store.combine or "set", place, text, self.program.buffers[name].dtype)
+        empty = [f"{self.size(size)} != 0" for size in self._may_be_empty(store.index)]
+        self.out.line(f"if ({' && '.join(empty)}) {statement}" if empty else statement)
 
     # the function --------------------------------------------------------------------------------
 
@@ -325,17 +328,16 @@ class KernelWriter:
     def _phase(self, phase: Phase, names: dict[Value, str], whole: bool) -> None:
         """The row's own stores, then the loop over the row. whole: the loop covers the row (else begin to
         end, the part of one thread)."""
-        loop_values = topological(s.value for s in (*phase.stores, *phase.reductions))
-        indirect = [v for s in phase.stores for i in s.index for v in i.indirect_values()]
-        needed = topological([*indirect, *loop_values])
-        row_values = topological(s.value for s in phase.row)
+        needed = _loop_values(phase)
+        row_values = topological(v for s in phase.row for v in s.roots)
         self.emit([*row_values, *needed], 0, names)
         for store in phase.row:
             self.store(store, names)
-        if not phase.stores and not phase.reductions:
+        if not phase.loop:
             return
         reducers = [self._reducer(store, k) for k, store in enumerate(phase.reductions)]
         self._start(reducers)
+        self.scanners = self._scanners(phase, "{type} {name} = {start};")
         if self._is_long(phase, reducers):
             self._in_parts(phase, needed, reducers, names)
         else:
@@ -354,7 +356,8 @@ class KernelWriter:
 
     def _is_long(self, phase: Phase, reducers: list[tuple[Store, Reducer]]) -> bool:
         """The only row of the kernel, long enough to share among threads, and it can be cut."""
-        one_row = not self.rows and len(self.inner) == 1 and self.nest.column is None and not phase.stores
+        plain = not phase.stores and not phase.scans
+        one_row = not self.rows and len(self.inner) == 1 and self.nest.column is None and plain
         long = self.sizes.hint(product(self.nest.sizes)) >= LONG_ROW
         return one_row and long and bool(reducers) and all(reducer.merge for _, reducer in reducers)
 
@@ -435,11 +438,32 @@ class KernelWriter:
         variable = self.variables[loop]
         self._open(reducers)
         clauses = [r.clause for _, r in reducers]
-        if all(clause is not None for clause in clauses):
+        if not (phase.in_order and self.nest.reduced) and all(clause is not None for clause in clauses):
             self.out.line(" ".join(["#pragma omp simd", *(c for c in clauses if c)]))
         with self.out.block(f"for (int64_t {variable} = {start}; {variable} < {stop}; ++{variable})"):
             self._elements(phase, values, reducers, dict(names), len(self.inner), f"{variable} - {start}")
         self._close(reducers, length)
+
+    def _scanners(self, phase: Phase, declaration: str) -> list[tuple[Store, Scanner]]:
+        """What the phase's scans carry along a row, declared."""
+        found = []
+        for store in phase.scans:
+            name = f"a{self.counter}"
+            self.counter += 1
+            dtype = self.program.buffers[store.buffers[0]].dtype
+            scanner = SCANNERS[store.scan or ""](name, store.value.dtype, dtype)
+            for kind, state, start in scanner.state:
+                self.out.line(declaration.format(type=kind, name=state, start=start))
+            found.append((store, scanner))
+        return found
+
+    def _scan(self, names: dict[Value, str], lane: str) -> None:
+        """One step of every scan, and what it gives."""
+        for store, scanner in self.scanners:
+            at = f"({self.row_position()})"
+            self.out.line(scanner.step.format(v=names[store.value], at=at, l=lane))
+            for buffer, text in zip(store.buffers, scanner.results, strict=True):
+                self.write_to(buffer, store, text.format(l=lane), names)
 
     def _open(self, reducers: list[tuple[Store, Reducer]]) -> None:
         for _, reducer in reducers:
@@ -463,6 +487,7 @@ class KernelWriter:
         self.emit(values, level, names)
         for store in phase.stores:
             self.store(store, names)
+        self._scan(names, "")
         for store, reducer in reducers:
             self.out.line(reducer.step.format(v=names[store.value], at=self.row_position(), local=local))
 
@@ -470,18 +495,19 @@ class KernelWriter:
 
     def _column_phase(self, phase: Phase, names: dict[Value, str]) -> None:
         if phase.row:
-            values = topological(s.value for s in phase.row)
+            values = topological(v for s in phase.row for v in s.roots)
             self.emit(values, 0, names)
             with self._lanes():
                 scope = dict(names)
                 self.emit(values, len(self.inner) + 1, scope)
                 for store in phase.row:
                     self.store(store, scope)
-        if not phase.stores and not phase.reductions:
+        if not phase.loop:
             return
-        indirect = [v for s in phase.stores for i in s.index for v in i.indirect_values()]
-        values = topological([*indirect, *(s.value for s in (*phase.stores, *phase.reductions))])
+        values = _loop_values(phase)
         self.emit(values, 0, names)
+        lanes = f"{{type}} {{name}}[{COLUMN_TILE}]; for (int64_t l = 0; l < {COLUMN_TILE}; ++l) {{name}}[l] = {{start}};"
+        self.scanners = self._scanners(phase, "alignas(64) " + lanes)
         reducers = []
         for store in phase.reductions:
             name = f"a{self.counter}"
@@ -518,8 +544,14 @@ class KernelWriter:
             self.emit(values, depth, scope)
             for store in phase.stores:
                 self.store(store, scope)
+            self._scan(scope, "[l]")
             for store, reducer in reducers:
                 self.out.line(reducer.step.format(v=scope[store.value], at=f"({self.row_position()})"))
+
+
+def _loop_values(phase: Phase) -> list[Value]:
+    """What the loop over a row computes, operands first."""
+    return topological(value for store in phase.loop for value in store.roots)
 
 
 class _WithLine:

@@ -47,9 +47,10 @@ def accesses(program: Program, body: KernelBody) -> list[Index]:
             if value.buffer not in body.row_buffers:
                 found.append(program.buffers[value.buffer].layout.flat(value.attr[1]))
     for phase in body.phases:
-        for store in (*phase.row, *phase.stores):
-            if store.buffers[0] not in body.row_buffers:
-                found.append(program.buffers[store.buffers[0]].layout.flat(store.index))
+        for store in (*phase.row, *phase.stores, *phase.scans):
+            for name in store.buffers:
+                if name not in body.row_buffers:
+                    found.append(program.buffers[name].layout.flat(store.index))
     return found
 
 
@@ -101,6 +102,13 @@ def is_column(program: Program, domain: Domain, nodes: Sequence[LoopNode]) -> bo
         for load in node.loads()
         if any(domain.reduced[p] for p in load.variables)
     ]
+    flats += [
+        program.buffers[name].layout.flat(store.index)
+        for node in nodes
+        for store in node.stores
+        if store.scan is not None or store.combine is not None
+        for name in store.buffers
+    ]
     best = vector_dimension(flats, range(len(domain.sizes)))
     return best is not None and not domain.reduced[best]
 
@@ -111,14 +119,16 @@ def loop_nest(program: Program, body: KernelBody, sizes: SizeVars, column: bool)
     stores = [
         program.buffers[s.buffers[0]].layout.flat(s.index)
         for phase in body.phases
-        for s in (*phase.stores, *phase.row)
+        for s in (*phase.stores, *phase.scans, *phase.row)
         if s.buffers[0] not in body.row_buffers
     ]
     all_accesses = accesses(program, body) + index_values(body)
     fixed = [*stores, *all_accesses]
     outer = _ordered([p for p, r in enumerate(domain.reduced) if not r], fixed, sizes)
     inner_flats = all_accesses if any(domain.reduced) else fixed
-    inner = _ordered([p for p, r in enumerate(domain.reduced) if r], inner_flats, sizes)
+    inner = [p for p, r in enumerate(domain.reduced) if r]
+    if not body.in_order:
+        inner = _ordered(inner, inner_flats, sizes)
     vector: int | None = None
     if column:
         vector = vector_dimension(

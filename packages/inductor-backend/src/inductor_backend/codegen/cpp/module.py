@@ -126,6 +126,8 @@ class CppModule:
         out = CodeWriter()
         out.raw(PREAMBLE)
         wanted = {name for _, used in uses for name in used}
+        if any("ts_" in text for text, (name, _) in self.kernels.items() if name in wanted):
+            out.raw('#include "prelude_special.h"\n')
         for text, (name, comments) in self.kernels.items():
             if name in wanted:
                 for comment in comments[:8]:

@@ -1,0 +1,400 @@
+"""Writes at positions that are data: index_put, scatter, index_add and their kin, and gradients of gathers.
+
+In: graph nodes. Out: a node that fills a new buffer with the old values, and scatter nodes that meet it in
+the order of the source, as eager does: of several "set" values for one place the last stays, and sums are
+added up in that order, whatever the number of threads (which share only what can never meet). What always
+holds: every position passes `check_index`; a scatter that is the only reader of another goes on in its
+buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.index_expr import Expr, Index, Var, product, simplify, variables
+from inductor_backend.loop_ir.nodes import Buffer, Store
+from inductor_backend.loop_ir.values import Value, cast, const, make
+from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.indexing import indirect
+from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.ops import compute_dtype
+
+Place = Callable[[Sequence[Index]], Sequence[Index]]
+Body = Callable[[Sequence[Index]], Value]
+
+
+class Target:
+    """A buffer that scatters write to, and the last node that wrote to it. Mutable."""
+
+    def __init__(self, ctx: Lowering, buffer: Buffer, last: str) -> None:
+        self.ctx, self.buffer, self.last = ctx, buffer, last
+
+    @staticmethod
+    def filled(
+        ctx: Lowering, body: Body, sizes: Sequence[Expr], strides: Sequence[Expr] | None, dtype: torch.dtype
+    ) -> Target:
+        """A new buffer with body's values."""
+        buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, strides))
+        index = variables(sizes)
+        store = Store((buffer.name,), index, cast(body(index), dtype))
+        node = ctx.add_loop(sizes, [False] * len(sizes), [store], "scatter_base")
+        return Target(ctx, buffer, node.name)
+
+    @staticmethod
+    def like(ctx: Lowering, x: Ref) -> Target:
+        """The operand's values in a buffer of the result: the operand's own where nobody else reads it."""
+        source = ctx.node.args[0]
+        before = ctx.scattered.get(source) if isinstance(source, torch.fx.Node) else None
+        if before is not None and set(source.users) == {ctx.node} and before.buffer.dtype == ctx.meta().dtype:  # type: ignore[union-attr]
+            return before
+        made = Target.filled(ctx, x.at, x.sizes, ctx.strides(), ctx.meta().dtype)
+        ctx.scattered[ctx.node] = made
+        return made
+
+    def scatter(self, combine: str, domain: Sequence[Expr], place: Place, body: Body) -> None:
+        """Each point of the domain meets its place. Variables that are a place's dimension by themselves
+        never share one; the others are walked in order."""
+        at = variables(domain)
+        index = tuple(place(at))
+        alone = {
+            atom.position
+            for one in index
+            if one.const == 0 and len(one.terms) == 1
+            for atom, coefficient in one.terms.items()
+            if isinstance(atom, Var) and coefficient == 1
+        }
+        shared = [k not in alone and size != 1 for k, size in enumerate(domain)]
+        store = Store((self.buffer.name,), index, cast(body(at), self.buffer.dtype), combine=combine)
+        self.last = self.ctx.add_loop(domain, shared, [store], "scatter", after=(self.last,)).name
+
+    def result(self) -> Ref:
+        self.ctx.scattered[self.ctx.node] = self
+        return Ref.of(self.buffer)
+
+
+#: What torch calls the ways to combine.
+REDUCES = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+
+
+def _identity(combine: str, dtype: torch.dtype) -> float | int | bool:
+    """The value that changes nothing."""
+    if combine in ("add", "mul"):
+        return 1 if combine == "mul" else 0
+    if dtype.is_floating_point:
+        return float("-inf") if combine == "max" else float("inf")
+    if dtype == torch.bool:
+        return combine == "min"
+    return torch.iinfo(dtype).min if combine == "max" else torch.iinfo(dtype).max
+
+
+def _reduced_into(
+    ctx: Lowering, x: Ref, how: str, domain: Sequence[Expr], place: Place, body: Body, include_self: bool
+) -> Ref:
+    """x with the source combined into it; mean divides by how many met (and x itself, if it is included)."""
+    dtype = ctx.meta().dtype
+    combine = "add" if how == "mean" else REDUCES[how]
+    target = Target.like(ctx, x)
+    if not include_self:
+        target.scatter("set", domain, place, lambda at: const(_identity(combine, dtype), dtype))
+    target.scatter(combine, domain, place, body)
+    if how != "mean":
+        return target.result()
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    kind = wide if dtype.is_floating_point else torch.int64
+    start = const(1 if include_self else 0, kind)
+    counts = Target.filled(ctx, lambda at: start, x.sizes, None, kind)
+    counts.scatter("add", domain, place, lambda at: const(1, kind))
+    ctx.scattered.pop(ctx.node, None)
+    total, number = Ref.of(target.buffer), Ref.of(counts.buffer)
+
+    def mean(at: Sequence[Index]) -> Value:
+        divisor = make("maximum", number.at(at), const(1, kind))
+        if dtype.is_floating_point:
+            return make("div", cast(total.at(at), kind), divisor)
+        return cast(make("floor_div", cast(total.at(at), kind), divisor), dtype)
+
+    return ctx.pointwise(mean)
+
+
+def _as_aten(ctx: Lowering, *args: Any, **kwargs: Any) -> Any:
+    return call_fallback(ctx, ctx.node.target, list(args), kwargs)
+
+
+# scatter along a dimension -----------------------------------------------------------------------
+
+
+def _along(x: Ref, dim: int, index: Ref) -> Place:
+    def place(at: Sequence[Index]) -> Sequence[Index]:
+        position = list(at)
+        position[dim] = indirect(index.at(at), x.sizes[dim], wrap=False)
+        return position
+
+    return place
+
+
+def _source(ctx: Lowering, source: Any) -> Body:
+    dtype = compute_dtype(ctx.meta().dtype)
+    return lambda at: cast(source.at(at), dtype) if isinstance(source, Ref) else const(source, dtype)
+
+
+@lower(
+    aten.scatter.src,
+    aten.scatter.value,
+    aten.scatter.reduce,
+    aten.scatter.value_reduce,
+    aten.scatter_add.default,
+)
+def scatter(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Any, *, reduce: str = "") -> Ref:
+    if not x.sizes or len(index.sizes) != len(x.sizes):
+        return _as_aten(ctx, x, dim, index, source, **({"reduce": reduce} if reduce else {}))
+    added = ctx.node.target is aten.scatter_add.default
+    combine = "add" if added else REDUCES[reduce] if reduce else "set"
+    dim = dim % len(x.sizes)
+    target = Target.like(ctx, x)
+    target.scatter(combine, index.sizes, _along(x, dim, index), _source(ctx, source))
+    return target.result()
+
+
+@lower(aten.scatter_reduce.two)
+def scatter_reduce(
+    ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref, reduce: str, *, include_self: bool = True
+) -> Ref:
+    if not x.sizes or len(index.sizes) != len(x.sizes):
+        return _as_aten(ctx, x, dim, index, source, reduce, include_self=include_self)
+    dim = dim % len(x.sizes)
+    place = _along(x, dim, index)
+    return _reduced_into(ctx, x, reduce, index.sizes, place, _source(ctx, source), include_self)
+
+
+# rows along a dimension --------------------------------------------------------------------------
+
+
+def _rows(x: Ref, dim: int, index: Ref, wrap: bool = False) -> Place:
+    def place(at: Sequence[Index]) -> Sequence[Index]:
+        position = list(at)
+        row = index.at([at[dim]]) if index.sizes else index.at([])
+        position[dim] = indirect(row, x.sizes[dim], wrap)
+        return position
+
+    return place
+
+
+@lower(aten.index_add.default)
+def index_add(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref, *, alpha: Any = 1) -> Ref:
+    if not x.sizes or len(source.sizes) != len(x.sizes):
+        return _as_aten(ctx, x, dim, index, source, alpha=alpha)
+    body, dim = _source(ctx, source), dim % len(x.sizes)
+
+    def scaled(at: Sequence[Index]) -> Value:
+        value = body(at)
+        if alpha == 1:
+            return value
+        name = "bit_and" if value.dtype == torch.bool else "mul"
+        return make(name, value, const(alpha, value.dtype))
+
+    target = Target.like(ctx, x)
+    target.scatter("add", source.sizes, _rows(x, dim, index), scaled)
+    return target.result()
+
+
+@lower(aten.index_copy.default)
+def index_copy(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref) -> Ref:
+    if not x.sizes or len(source.sizes) != len(x.sizes):
+        return _as_aten(ctx, x, dim, index, source)
+    target = Target.like(ctx, x)
+    target.scatter("set", source.sizes, _rows(x, dim % len(x.sizes), index), _source(ctx, source))
+    return target.result()
+
+
+@lower(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(ctx: Lowering, x: Ref, dim: int, index: Ref, value: Any) -> Ref:
+    if not x.sizes:
+        return _as_aten(ctx, x, dim, index, value)
+    dim, dtype = dim % len(x.sizes), compute_dtype(x.dtype)
+    domain = list(x.sizes)
+    domain[dim] = index.sizes[0] if index.sizes else 1
+    target = Target.like(ctx, x)
+    place = _rows(x, dim, index, wrap=True)
+    target.scatter("set", domain, place, lambda at: ctx.element(value, at, dtype))
+    return target.result()
+
+
+@lower(aten.index_reduce.default)
+def index_reduce(
+    ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref, reduce: str, *, include_self: bool = True
+) -> Ref:
+    if not x.sizes or len(source.sizes) != len(x.sizes):
+        return _as_aten(ctx, x, dim, index, source, reduce, include_self=include_self)
+    place = _rows(x, dim % len(x.sizes), index)
+    return _reduced_into(ctx, x, reduce, source.sizes, place, _source(ctx, source), include_self)
+
+
+# several index tensors ---------------------------------------------------------------------------
+
+
+def _is_mask(index: Ref | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _masked(ctx: Lowering, x: Ref, mask: Ref, first: int, values: Ref, accumulate: bool) -> Ref:
+    """One value at every place of a mask that stands for the dimensions from `first` on."""
+    dtype = compute_dtype(x.dtype)
+    rank = len(mask.sizes)
+
+    def body(at: Sequence[Index]) -> Value:
+        chosen = cast(cast(mask.at(at[first : first + rank]), mask.dtype), torch.bool)
+        old, new = cast(x.at(at), dtype), ctx.element(values, [], dtype)
+        if accumulate:
+            new = make("bit_or" if dtype == torch.bool else "add", old, new)
+        return make("where", chosen, new, old)
+
+    return ctx.pointwise(body)
+
+
+@lower(aten.index_put.default, aten._unsafe_index_put.default)
+def index_put(
+    ctx: Lowering, x: Ref, indices: Sequence[Ref | None], values: Ref, accumulate: bool = False
+) -> Ref:
+    given = [k for k, item in enumerate(indices) if item is not None]
+    masks = [k for k in given if _is_mask(indices[k])]
+    if masks and len(given) == 1 and product(values.sizes) == 1:
+        single = values.reshape(())
+        return _masked(ctx, x, indices[masks[0]], masks[0], single, accumulate)  # type: ignore[arg-type]
+    if masks or not given or not x.sizes:
+        return call_fallback(ctx, aten.index_put.default, [x, list(indices), values, accumulate], {})
+    indices = [*indices, *[None] * (len(x.sizes) - len(indices))]
+    adjacent = given == list(range(given[0], given[-1] + 1))
+    shared = _common([indices[k].sizes for k in given])  # type: ignore[union-attr]
+    first = given[0] if adjacent else 0
+    rest = [size for k, size in enumerate(x.sizes) if indices[k] is None]
+    domain = [*rest[:first], *shared, *rest[first:]]
+    dtype, rank = compute_dtype(x.dtype), len(shared)
+
+    def place(at: Sequence[Index]) -> Sequence[Index]:
+        common, others = at[first : first + rank], [*at[:first], *at[first + rank :]]
+        return [
+            others.pop(0)
+            if item is None
+            else indirect(item.at(broadcast(common, item.sizes)), x.sizes[k], wrap=True)
+            for k, item in enumerate(indices)
+        ]
+
+    target = Target.like(ctx, x)
+    combine = "add" if accumulate else "set"
+    target.scatter(combine, domain, place, lambda at: ctx.element(values, at, dtype))
+    return target.result()
+
+
+def _common(shapes: Sequence[Sequence[Expr]]) -> list[Expr]:
+    """The shape to which they broadcast; where a symbol meets another size, they are guarded to be equal."""
+    rank = max(len(shape) for shape in shapes)
+    found: list[Expr] = [1] * rank
+    for shape in shapes:
+        for k, size in enumerate(shape):
+            place = rank - len(shape) + k
+            if found[place] == 1 or (isinstance(size, int) and size != 1):
+                found[place] = size
+    return found
+
+
+@lower(aten.put.default)
+def put(ctx: Lowering, x: Ref, index: Ref, source: Ref, accumulate: bool = False) -> Ref:
+    """Positions count through all elements in row-major order."""
+    total = product(x.sizes)
+    target = Target.filled(ctx, x.reshape((total,)).at, (total,), None, ctx.meta().dtype)
+    number = (product(index.sizes),)
+    places, values = index.reshape(number), source.reshape(number)
+
+    def place(at: Sequence[Index]) -> Sequence[Index]:
+        return [indirect(places.at(at), total, wrap=True)]
+
+    target.scatter("add" if accumulate else "set", number, place, _source(ctx, values))
+    return Ref.of(target.buffer).reshape(ctx.shape())
+
+
+# gradients of gathers ----------------------------------------------------------------------------
+
+
+def _zeros(ctx: Lowering, sizes: Sequence[Expr], strides: Sequence[Expr] | None) -> Target:
+    dtype = ctx.meta().dtype
+    return Target.filled(ctx, lambda at: const(0, dtype), sizes, strides, dtype)
+
+
+@lower(aten.embedding_dense_backward.default)
+def embedding_dense_backward(
+    ctx: Lowering, dy: Ref, indices: Ref, rows: Any, padding: Any, scale_by_frequency: bool
+) -> Ref:
+    if scale_by_frequency:
+        return _as_aten(ctx, dy, indices, rows, padding, scale_by_frequency)
+    rank, (count, _) = len(indices.sizes), ctx.shape()
+    body = _source(ctx, dy)
+
+    def value(at: Sequence[Index]) -> Value:
+        if isinstance(padding, int) and padding < 0:
+            return body(at)
+        here = cast(indices.at(at[:rank]), torch.int64)
+        found = body(at)
+        return make("where", make("eq", here, const(padding, torch.int64)), const(0, found.dtype), found)
+
+    def place(at: Sequence[Index]) -> Sequence[Index]:
+        return [indirect(indices.at(at[:rank]), count, wrap=False), at[rank]]
+
+    target = _zeros(ctx, ctx.shape(), ctx.strides())
+    target.scatter("add", dy.sizes, place, value)
+    return target.result()
+
+
+def _to_positions(ctx: Lowering, dy: Ref, indices: Ref, rank: int) -> Ref:
+    """Gradients of windows added at the flat positions that the forward chose, of the last `rank` dims."""
+    sizes, strides = ctx.shape(), ctx.strides()
+    lead, spatial = sizes[:-rank], sizes[-rank:]
+    area = product(spatial)
+    merged = (*lead, area)
+    step = strides[-1]
+    dense = all(
+        strides[len(lead) + k] == simplify(product(spatial[k + 1 :]) * step) or spatial[k] == 1
+        for k in range(rank)
+    )
+    target = _zeros(ctx, merged, (*strides[: len(lead)], step) if dense else None)
+
+    def place(at: Sequence[Index]) -> Sequence[Index]:
+        return [*at[: len(lead)], indirect(indices.at(at), area, wrap=False)]
+
+    target.scatter("add", dy.sizes, place, _source(ctx, dy))
+    return Ref.of(target.buffer).reshape(sizes)
+
+
+def _pool_backward(rank: int) -> Any:
+    return lambda ctx, dy, x, *rest: _to_positions(ctx, dy, rest[-1], rank)
+
+
+lower(
+    aten.max_pool2d_with_indices_backward.default,
+    aten.adaptive_max_pool2d_backward.default,
+    aten.fractional_max_pool2d_backward.default,
+)(_pool_backward(2))
+lower(
+    aten.max_pool3d_with_indices_backward.default,
+    aten.adaptive_max_pool3d_backward.default,
+    aten.fractional_max_pool3d_backward.default,
+)(_pool_backward(3))
+
+
+@lower(aten.unfold_backward.default)
+def unfold_backward(ctx: Lowering, dy: Ref, sizes: Any, dim: int, size: int, step: int) -> Ref:
+    if not ctx.shape():
+        return _as_aten(ctx, dy, list(sizes), dim, size, step)
+    dim = dim % len(ctx.shape())
+
+    def place(at: Sequence[Index]) -> Sequence[Index]:
+        position = list(at[:-1])
+        position[dim] = at[dim] * step + at[-1]
+        return position
+
+    target = _zeros(ctx, ctx.shape(), ctx.strides())
+    target.scatter("add", dy.sizes, place, _source(ctx, dy))
+    return target.result()
