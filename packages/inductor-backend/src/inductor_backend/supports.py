@@ -26,32 +26,10 @@ def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:
                 yield part
 
 
-#: Why an index into one element stays with ATen: a loop needs no index there, and its check would go with it.
-_ONE = "positions in a dimension of one element"
-
-
-def _size(node: torch.fx.Node, dim: Any) -> Any:
-    """The size of a dimension of a node's first operand; 0 where that has none."""
-    value = node.args[0].meta["val"]  # type: ignore[union-attr]
-    return value.shape[dim] if value.dim() else 0
-
-
-def _one_row(node: torch.fx.Node) -> str | None:
-    return _ONE if _size(node, 0) == 1 else None
-
-
-def _one_along(node: torch.fx.Node) -> str | None:
-    return _ONE if _size(node, node.args[1]) == 1 else None
-
-
 def _one_class(node: torch.fx.Node) -> str | None:
     value = node.args[0].meta["val"]  # type: ignore[union-attr]
-    return _ONE if value.shape[0 if value.dim() == 1 else 1] == 1 else None
-
-
-def _index(node: torch.fx.Node) -> str | None:
-    given = [k for k, item in enumerate(node.args[1]) if item is not None]  # type: ignore[arg-type]
-    return _boolean_mask(node) or (_ONE if any(_size(node, k) == 1 for k in given) else None)
+    one = value.shape[0 if value.dim() == 1 else 1] == 1
+    return "a class out of one: a loop needs no index there, and its check would go with it" if one else None
 
 
 def _boolean_mask(node: torch.fx.Node) -> str | None:
@@ -68,11 +46,8 @@ def _ceil_mode(node: torch.fx.Node) -> str | None:
 
 #: What some lowerings do not take, by operator.
 LIMITS: dict[Any, Callable[[torch.fx.Node], str | None]] = {
-    aten.index.Tensor: _index,
+    aten.index.Tensor: _boolean_mask,
     aten._unsafe_index.Tensor: _boolean_mask,  # of torch's own decompositions, whose positions are in range
-    aten.embedding.default: _one_row,
-    aten.index_select.default: _one_along,
-    aten.gather.default: _one_along,
     aten.nll_loss_forward.default: _one_class,
     aten.nll_loss2d_forward.default: _one_class,
     aten.avg_pool2d.default: _ceil_mode,

@@ -14,7 +14,7 @@ import torch
 
 from inductor_backend.errors import unsupported
 from inductor_backend.index_expr import Expr, Index, Indirect
-from inductor_backend.loop_ir.values import Value, cast, make
+from inductor_backend.loop_ir.values import Value, cast, const, make, topological
 from inductor_backend.loop_ir.views import Ref, broadcast
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
@@ -27,12 +27,26 @@ def indirect(position: Value, size: Expr, wrap: bool) -> Index:
     return Index(0, {Indirect(make("check_index", position, attr=size), size): 1})
 
 
+def checked(value: Value, position: Sequence[Index]) -> Value:
+    """The value, together with the checks of positions that it does not depend on: a dimension of one element, or
+    an expanded one, needs no index, but eager rejects a bad one all the same."""
+    below = set(topological([value]))
+    for index in position:
+        for check in index.indirect_values():
+            if check not in below:
+                value = make("where", make("ge", check, const(0, torch.int64)), value, value)
+    return value
+
+
 @lower(aten.embedding.default)
 def embedding(ctx: Lowering, weight: Ref, indices: Ref, *unused: Any) -> Ref:
     rank = len(indices.sizes)
-    return ctx.pointwise(
-        lambda at: weight.at([indirect(indices.at(at[:rank]), weight.sizes[0], wrap=False), at[rank]])
-    )
+
+    def body(at: Sequence[Index]) -> Value:
+        position = [indirect(indices.at(at[:rank]), weight.sizes[0], wrap=False), at[rank]]
+        return checked(weight.at(position), position)
+
+    return ctx.pointwise(body)
 
 
 @lower(aten.index_select.default)
@@ -45,7 +59,7 @@ def index_select(ctx: Lowering, x: Ref, dim: int, indices: Ref) -> Ref:
         position = list(at)
         row = indices.at([at[dim]]) if indices.sizes else indices.at([])
         position[dim] = indirect(row, x.sizes[dim], wrap=False)
-        return x.at(position)
+        return checked(x.at(position), position)
 
     return ctx.pointwise(body)
 
@@ -59,7 +73,7 @@ def gather(ctx: Lowering, x: Ref, dim: int, indices: Ref, **unused: Any) -> Ref:
     def body(at: Sequence[Index]) -> Value:
         position = list(at)
         position[dim] = indirect(indices.at(at), x.sizes[dim], wrap=False)
-        return x.at(position)
+        return checked(x.at(position), position)
 
     return ctx.pointwise(body)
 
@@ -84,6 +98,6 @@ def index(ctx: Lowering, x: Ref, indices: Sequence[Ref | None]) -> Ref:
                 position.append(rest.pop(0))
             else:
                 position.append(indirect(item.at(broadcast(shared, item.sizes)), x.sizes[k], wrap=True))
-        return x.at(position)
+        return checked(x.at(position), position)
 
     return ctx.pointwise(body)
