@@ -1,42 +1,47 @@
-"""Registers the backend ``cudagraphs``, which is not built yet.
+"""Registers the backend ``cudagraphs``: a graph's operators, recorded once and replayed.
 
-In: the hook call. Out: a `Backend` whose `available` and `compile` say what is missing. What always
-holds: it never pretends to run a graph.
+In: the hook call. Out: the `Backend`. What always holds: listing it imports neither torch.cuda's graphs nor the
+mechanism.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from types import MappingProxyType
 
-from tracer_core.plugin_api import Backend, BackendError, hookimpl
+from tracer_core.plugin_api import Backend, Training, hookimpl
 
 NAME = "cudagraphs"
-NOT_BUILT = "not built yet in cudagraphs-backend 0.1.0"
 
 
-def available() -> str:
-    """Why the backend cannot run: always that it is not built, and that there is no CUDA device if so."""
+def available() -> str | None:
+    """Why the backend cannot run here, or None."""
     import torch  # heavy: only asked for when the row is shown
 
-    if torch.cuda.is_available():
-        return NOT_BUILT
-    return f"{NOT_BUILT}; and there is no CUDA device here"
+    if not torch.backends.cuda.is_built():
+        return f"torch {torch.__version__} was built without CUDA"
+    return None if torch.cuda.is_available() else "there is no CUDA device here"
 
 
-def compile_graph(graph: Any, spec: Any) -> NoReturn:
-    """Raises BackendError: the backend is not built yet."""
-    raise BackendError(NAME, "compile", available())
+BACKEND = Backend(
+    name=NAME,
+    compile="cudagraphs_backend.wrapping:compile_graph",
+    description="CUDA graphs: a graph's operators are recorded once and replayed with one launch",
+    ir="aten",
+    training=Training.JOINT,
+    partition="cudagraphs_backend.partition:saved",
+    shapes="symbolic",
+    numbers="inputs",
+    devices=frozenset({"cuda"}),
+    modes=MappingProxyType({"default": "recorded at the second call of each size"}),
+    options="cudagraphs_backend.options:CudaGraphsOptions",
+    supports="cudagraphs_backend.screening:supports",
+    available=available,
+    reset="cudagraphs_backend.wrapping:reset",
+    wrap="cudagraphs_backend.wrapping:wrap",
+)
 
 
 @hookimpl
 def tracer_backends() -> list[Backend]:
     """The backend's registration."""
-    return [
-        Backend(
-            name=NAME,
-            compile=compile_graph,
-            description="CUDA graphs round a graph's eager or compiled callable (not built yet)",
-            devices=frozenset({"cuda"}),
-            available=available,
-        )
-    ]
+    return [BACKEND]

@@ -167,7 +167,7 @@ class OutputSpec:
     shares (torch-level graphs only: `lower` takes aliasing outputs out of ATen graphs and the core
     makes them again). mutated_input: for trailing ``copy_`` results, see `CompileSpec.mutations`.
     shape, stride: what the result must have, ints or SymInts. dtype and device likewise.
-    ``None`` in all four: the value is a Python int.
+    ``None`` in all four: the value is a Python int. saved: only the backward reads it.
     """
 
     shape: tuple[Any, ...] | None
@@ -176,6 +176,7 @@ class OutputSpec:
     device: torch.device | None
     alias_of_input: int | None = None
     alias_of_output: int | None = None
+    saved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,8 @@ class Backend:
     options: a frozen dataclass of documented fields. available: ``() -> None | reason``, cheap.
     check: ``(options, mode) -> None``, called by ``compile()``; raises BackendError where a
     toolchain is missing, so that the user learns it before the first call. reset: forgets all
-    in-process state. serialize: ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``.
+    in-process state. wrap: ``(runner, graph, spec) -> Runner``: runs another backend's runner its own way, as
+    CUDA graphs do. serialize: ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``.
     """
 
     name: str
@@ -253,6 +255,7 @@ class Backend:
     available: Lazy | None = None
     check: Lazy | None = None
     reset: Lazy | None = None
+    wrap: Lazy | None = None
     serialize: Lazy | None = None
     deserialize: Lazy | None = None
 

@@ -33,7 +33,7 @@ from tracer_core.aten.sizes import SYM_TYPES, size_origins, size_reader
 from tracer_core.captured import CapturedGraph
 from tracer_core.errors import BackendError
 from tracer_core.options import env
-from tracer_core.plugin_api import InputSpec, Phase, Role, Runner, resolve
+from tracer_core.plugin_api import CompileSpec, InputSpec, Phase, Role, Runner, resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,16 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
         name = request.backend.name
         raise BackendError(name, "partition", f"{request.name}: {type(error).__name__}: {error}") from error
     forward = _lowered(split.forward, joint.inputs, joint.mutations, replace(request, phase=Phase.FORWARD))
+    forward = replace(forward, spec=_with_saved(forward.spec, split.outputs))
     later = replace(request, phase=Phase.BACKWARD, name=f"{request.name}_backward")
     backward = _lowered(split.backward, _backward_inputs(split, joint), (), later)
     return TrainingGraphs(forward, backward, split, joint, later)
+
+
+def _with_saved(spec: CompileSpec, visible: int) -> CompileSpec:
+    """`spec`, saying of the outputs after the first `visible` ones that only the backward reads them."""
+    saved = (replace(one, saved=True) for one in spec.outputs[visible:])
+    return replace(spec, outputs=(*spec.outputs[:visible], *saved))
 
 
 def _lowered(

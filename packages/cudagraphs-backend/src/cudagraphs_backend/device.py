@@ -1,0 +1,147 @@
+"""The narrow interface to a device that can record and replay its work, and CUDA behind it.
+
+In: nothing. Out: `Device`, what the mechanism needs of a device, and `CudaDevice`. What always holds: `capture`
+either gives a recording of all that the function launched, or raises, with streams, allocator and random number
+generators as they were before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from cudagraphs_backend import torch_private
+
+T = TypeVar("T")
+
+
+class Graph(Protocol):
+    """Recorded work. replay: does it again on the current stream. reset: forgets it."""
+
+    def replay(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+
+class Device(Protocol):
+    """A device that records. current_stream: the caller's, as a number. capturing: somebody records on it.
+    wait_for_stream: what the current stream does next waits for all that `stream` was given so far (`stream`: from
+    `stream_object`). new_pool: memory that recordings allocate from. capture: see `CudaDevice.capture`.
+    reserved_bytes: memory that was taken from the device; total_bytes: what it has."""
+
+    def current_stream(self) -> int: ...
+
+    def stream_object(self) -> Any: ...
+
+    def wait_for_stream(self, stream: Any) -> None: ...
+
+    def capturing(self) -> bool: ...
+
+    def new_pool(self) -> Any: ...
+
+    def capture(
+        self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator]
+    ) -> tuple[Graph, T]: ...
+
+    def synchronize(self) -> None: ...
+
+    def reserved_bytes(self) -> int: ...
+
+    def total_bytes(self) -> int: ...
+
+    def give_back_memory(self) -> None: ...
+
+
+class CudaDevice:
+    """One CUDA device."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self._side = torch.cuda.Stream(index)
+
+    def current_stream(self) -> int:
+        return torch_private.current_raw_stream(self.index)
+
+    def stream_object(self) -> torch.cuda.Stream:
+        return torch.cuda.current_stream(self.index)
+
+    def wait_for_stream(self, stream: torch.cuda.Stream) -> None:
+        torch.cuda.current_stream(self.index).wait_stream(stream)
+
+    def capturing(self) -> bool:
+        return torch.cuda.is_current_stream_capturing()
+
+    def new_pool(self) -> Any:
+        return torch.cuda.graph_pool_handle()
+
+    def capture(
+        self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator]
+    ) -> tuple[Graph, T]:
+        """Records what `body` launches, on a side stream, with memory from `pool`; nothing is executed. generators:
+        those it draws from beside the default one. Raises what body raises, or RuntimeError for what cannot be
+        recorded (a synchronisation, a copy from pageable memory)."""
+        graph = torch.cuda.CUDAGraph()
+        for generator in generators:
+            graph.register_generator_state(generator)
+        torch.cuda.synchronize(self.index)
+        try:
+            with self._quiet():
+                result = self._record(graph, body, pool)
+        except BaseException:
+            self._recover(graph, pool)
+            raise
+        return graph, result
+
+    def _record(self, graph: torch.cuda.CUDAGraph, body: Callable[[], T], pool: Any) -> T:
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            result = body()
+        except BaseException:
+            # The capture is over either way; what it says about that hides the reason.
+            with contextlib.suppress(RuntimeError):
+                graph.capture_end()
+            raise
+        graph.capture_end()
+        return result
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """On the side stream, without garbage collection (which may destroy events and graphs, an error during a
+        capture), and with cuBLAS workspaces that belong to the recording alone."""
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.device(self.index), torch.cuda.stream(self._side):
+                torch_private.drop_cublas_workspaces()
+                yield
+        finally:
+            torch_private.drop_cublas_workspaces()
+            if collecting:
+                gc.enable()
+
+    def _recover(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+        """After a capture that failed: the allocator still routes to the pool, and the default generator believes
+        that it is being recorded; a recording of next to nothing that succeeds ends that."""
+        torch_private.stop_allocating(self.index, pool)
+        del graph
+        torch.cuda.synchronize(self.index)
+        with self._quiet():
+            one = torch.zeros(1, device=torch.device("cuda", self.index))
+            self._record(torch.cuda.CUDAGraph(), lambda: one.add_(1), torch.cuda.graph_pool_handle())
+        torch.cuda.synchronize(self.index)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize(self.index)
+
+    def reserved_bytes(self) -> int:
+        return torch.cuda.memory_reserved(self.index)
+
+    def total_bytes(self) -> int:
+        return int(torch.cuda.get_device_properties(self.index).total_memory)
+
+    def give_back_memory(self) -> None:
+        torch.cuda.empty_cache()

@@ -1,0 +1,64 @@
+"""Which values of the forward are kept for the backward: those that eager keeps.
+
+In: a joint graph. Out: names of forward nodes. What always holds: nothing but views and filled tensors is computed
+again: every operator is a kernel here, and a recomputed one costs a launch and a pass over memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+aten = torch.ops.aten
+
+#: Operators that make a tensor of nothing.
+FILLS = frozenset(
+    {
+        aten.full.default,
+        aten.full_like.default,
+        aten.zeros.default,
+        aten.zeros_like.default,
+        aten.ones.default,
+        aten.ones_like.default,
+        aten.arange.default,
+        aten.arange.start,
+        aten.arange.start_step,
+        aten.scalar_tensor.default,
+    }
+)
+
+
+def saved(joint: torch.fx.GraphModule) -> Iterable[str]:
+    """The forward's nodes that the backward reads, or the owners of the memory that it views."""
+    names: dict[str, None] = {}
+    for node in joint.graph.nodes:
+        if node.meta.get("phase") == "backward":
+            for source in node.all_input_nodes:
+                owner = _owner(source)
+                if owner.meta.get("phase") == "forward" and _is_kept(owner):
+                    names[owner.name] = None
+    (output,) = joint.graph.find_nodes(op="output")
+    for gradient in output.args[0][1]:
+        if gradient is not None and gradient.meta.get("phase") == "forward" and _is_kept(_owner(gradient)):
+            names[_owner(gradient).name] = None
+    return names
+
+
+def _owner(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose memory a chain of views shows."""
+    while node.op == "call_function" and _is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and bool(node.target.is_view)
+
+
+def _is_kept(node: torch.fx.Node) -> bool:
+    return (
+        node.op == "call_function"
+        and node.target not in FILLS
+        and isinstance(node.meta.get("val"), torch.Tensor)
+    )

@@ -1,0 +1,182 @@
+"""One recording of a graph: the buffers it reads from, the results it writes to, and whether it may run.
+
+In: a runner, the inputs of a call and a `Plan`. Out: a `Recording`: `matches` (the addresses it was made for),
+`free` (nobody holds its results), `replay`. What always holds: a result that stays in the recording's memory is
+never written to while a tensor, a view, a saved tensor or a storage object of it is alive; what is handed out is a
+new tensor object in each call; a recording whose memory somebody moved (`resize_` of its storage) is not used again.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cudagraphs_backend import torch_private
+from cudagraphs_backend.layout import buffer_like, copy_of, results_of
+from cudagraphs_backend.state import DeviceState
+from tracer_core.plugin_api import Runner
+
+
+class Kind(enum.Enum):
+    """What a call gets for a result. KEEP: an alias of the recording's memory. COPY: a copy of it. INPUT: a view of
+    the call's input. CONSTANT: a number, the same in every call of these sizes."""
+
+    KEEP = "keep"
+    COPY = "copy"
+    INPUT = "input"
+    CONSTANT = "constant"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """copied: inputs that are copied into buffers. direct: inputs that are read where they are. written: inputs that
+    the graph writes to. kinds: one for each output. generators: beside the default one."""
+
+    copied: tuple[int, ...]
+    direct: tuple[int, ...]
+    written: tuple[int, ...]
+    kinds: tuple[Kind, ...]
+    generators: tuple[torch.Generator, ...] = ()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether results stay in the recording's memory."""
+        return Kind.KEEP in self.kinds
+
+    def place(self, inputs: Sequence[Any]) -> tuple[int, ...]:
+        """Where the inputs that are read in place lie."""
+        return tuple([inputs[index].data_ptr() for index in self.direct])
+
+
+class NotRecordable(Exception):
+    """The run can be recorded, but its results are not what the plain run's were."""
+
+
+class Recording:
+    """Mutable: used (when it was last replayed), and closed once thrown away. nbytes: of its memory. place: see
+    `Plan.place`."""
+
+    def __init__(self, state: DeviceState, run: Runner, inputs: Sequence[Any], plan: Plan) -> None:
+        self.plan = plan
+        self.used = next(state.ticks)
+        self.closed = False
+        self._state = state
+        self._buffers = [buffer_like(inputs[index]) for index in plan.copied]
+        given = list(inputs)
+        for index, buffer in zip(plan.copied, self._buffers, strict=True):
+            given[index] = buffer
+            with torch.no_grad():
+                buffer.copy_(
+                    inputs[index]
+                )  # what is launched must not depend on it, but indices should be some
+        self.place = plan.place(inputs)
+        self._direct = list(plan.direct)
+        self._pointers = [one.data_ptr() if isinstance(one, torch.Tensor) else 0 for one in given]
+        pool = state.device.new_pool() if plan.keeps else state.shared_pool()
+        self._graph, outputs, taken = state.record(
+            lambda: list(run(list(given))),
+            pool,
+            plan.generators,  # a runner may clear its list
+        )
+        self.nbytes = taken + sum(buffer.untyped_storage().nbytes() for buffer in self._buffers)
+        self._results(outputs, given)
+        state.members.add(self)
+
+    def _results(self, outputs: list[Any], given: list[Any]) -> None:
+        """Remembers the results' memory, and how many owners it has while nobody else holds it."""
+        kinds = self.plan.kinds
+        facts = results_of(outputs, given)
+        if len(outputs) != len(kinds) or any(
+            (kind is Kind.INPUT) != (fact.source is not None) for kind, fact in zip(kinds, facts, strict=True)
+        ):
+            self.close()
+            raise NotRecordable("its results do not share memory with its inputs as in the run before")
+        self._views: dict[int, tuple[int, tuple[Any, ...]]] = {}
+        self._outputs = [one.data if isinstance(one, torch.Tensor) else one for one in outputs]
+        for index, fact in enumerate(facts):
+            if fact.source is not None:
+                base, view = given[fact.source], outputs[index]
+                meta = (view.shape, view.stride(), view.storage_offset() - base.storage_offset())
+                self._views[index] = (fact.source, meta)
+                self._outputs[index] = None  # the input's memory is the caller's
+        outputs.clear()
+        self._given_back = [
+            (position, buffer)
+            for position, buffer in zip(self.plan.copied, self._buffers, strict=True)
+            if position in self.plan.written
+        ]
+        self._marked = [position for position in self.plan.written if position in self.plan.direct]
+        kept = [one for one, kind in zip(self._outputs, kinds, strict=True) if kind is Kind.KEEP]
+        self._kept = kept
+        self._kept_at = list(range(len(kept)))
+        self._kept_pointers = [one.data_ptr() for one in kept]
+        storages = [one.untyped_storage() for one in kept]
+        self._storages = list({torch_private.storage_key(one): one for one in storages}.values())
+        del storages
+        self._keys = [torch_private.storage_key(one) for one in self._storages]
+        self._uses, self._references = self._owners()
+
+    def _owners(self) -> tuple[list[int], list[int]]:
+        uses = torch_private.storage_uses
+        count = sys.getrefcount
+        return [uses(key) for key in self._keys], [count(one) for one in self._storages]
+
+    def matches(self, inputs: list[Any]) -> bool:
+        """Whether the inputs that it reads in place lie where they did."""
+        return torch_private.same_addresses(inputs, self._pointers, self._direct)
+
+    def moved(self) -> bool:
+        """Whether somebody gave its results other memory."""
+        return not torch_private.same_addresses(self._kept, self._kept_pointers, self._kept_at)
+
+    def free(self) -> bool:
+        """Whether nobody holds its results."""
+        return not self._keys or self._owners() == (self._uses, self._references)
+
+    def replay(self, inputs: list[Any]) -> list[Any]:
+        """The results for these inputs. The caller holds the lock, and has asked `matches` and `free`."""
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                return self._replay(inputs)
+        return self._replay(inputs)
+
+    def _replay(self, inputs: list[Any]) -> list[Any]:
+        state = self._state
+        self.used = next(state.ticks)
+        state.order()
+        if self._buffers:
+            torch_private.copy_all(self._buffers, [inputs[index] for index in self.plan.copied])
+        self._graph.replay()
+        for index, buffer in self._given_back:
+            inputs[index].copy_(buffer)
+        if self._marked:
+            torch_private.mark_written([inputs[index] for index in self._marked])
+        keep, copy = Kind.KEEP, Kind.COPY
+        results = [
+            one.data if kind is keep else copy_of(one) if kind is copy else one
+            for one, kind in zip(self._outputs, self.plan.kinds, strict=True)
+        ]
+        for index, (source, (shape, stride, offset)) in self._views.items():
+            base = inputs[source]
+            results[index] = base.as_strided(shape, stride, base.storage_offset() + offset)
+        return results
+
+    def close(self) -> None:
+        """Throws it away. Results that are alive keep their memory."""
+        if self.closed:
+            return
+        self.closed = True
+        self._state.members.discard(self)
+        if not self._state.device.capturing():
+            self._state.device.synchronize()  # it may be running
+        self._graph.reset()
+        self._outputs, self._kept, self._storages, self._buffers, self._keys = [], [], [], [], []
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and hasattr(self, "_graph"):
+            self.close()

@@ -1,0 +1,308 @@
+"""Runs a graph by its recordings: chooses one that fits the call, makes one, or runs plainly.
+
+In: another runner, its graph and `CompileSpec`. Out: `GraphedRunner`, a runner with the same results. What always
+holds: a recording is only replayed for inputs that it was made for and while nobody holds its results; whatever
+does not fit (a size seen for the first time, addresses that keep changing, a call inside somebody's recording)
+runs plainly, and the reasons that last are in `row()`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from cudagraphs_backend import screening, torch_private
+from cudagraphs_backend.layout import Result, can_be_copied, results_of
+from cudagraphs_backend.options import CudaGraphsOptions
+from cudagraphs_backend.recording import Kind, NotRecordable, Plan, Recording
+from cudagraphs_backend.state import DeviceState
+from tracer_core.plugin_api import CompileSpec, Phase, Role, Runner, logger, stage
+
+#: Bytes of results that are copied out, for each operator of the graph: copying costs two passes over them, and a
+#: graph of many operators moves far more than that. Beyond the limit a result stays in the recording.
+COPIED_PER_OPERATOR = 256 * 1024
+COPIED_AT_MOST = 64 * 2**20
+
+#: More small results than this are not copied one by one: handing out an alias is several times cheaper.
+COPIES_AT_MOST = 16
+
+#: Sets of addresses that one size is recorded for.
+ADDRESSES = 4
+
+#: Sizes that are remembered.
+SIZES = 1024
+
+#: Different reasons against a recording after which no size is tried any more.
+GIVE_UP = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What became of one graph. recordings: that are alive, of `sizes` sizes; nbytes: that they hold. replays, plain:
+    calls. reason: why it (or one of its sizes) runs plainly, or ""."""
+
+    name: str
+    backend: str
+    phase: str
+    sizes: int
+    recordings: int
+    nbytes: int
+    replays: int
+    plain: int
+    reason: str
+
+
+class Entry:
+    """Mutable: the recordings of one set of sizes. runs: plain ones so far. pointers: of the last call that had no
+    recording. copied: inputs that come at other addresses each time. seen: addresses of the other inputs."""
+
+    __slots__ = ("copied", "pointers", "reason", "recordings", "results", "runs", "seen")
+
+    def __init__(self) -> None:
+        self.recordings: list[Recording] = []
+        self.runs = 0
+        self.pointers: list[int] | None = None
+        self.copied: set[int] = set()
+        self.seen: set[tuple[int, ...]] = set()
+        self.results: tuple[Result, ...] = ()
+        self.reason = ""
+
+
+runners: weakref.WeakSet[GraphedRunner] = weakref.WeakSet()
+
+
+class GraphedRunner:
+    """Mutable. See the module's docstring."""
+
+    def __init__(
+        self,
+        run: Runner,
+        graph: torch.fx.GraphModule,
+        spec: CompileSpec,
+        state: DeviceState,
+        options: CudaGraphsOptions,
+    ) -> None:
+        self._run, self._spec, self._state, self._options = run, spec, state, options
+        self._device, self._lock = state.device, state.lock
+        self._tensors = tuple(
+            node_index
+            for node_index, node in enumerate(graph.graph.find_nodes(op="placeholder"))
+            if isinstance(node.meta.get("val"), torch.Tensor)
+        )
+        #: Inputs whose addresses are expected to last: a new address is a new recording, not a copy.
+        self._lasting = frozenset(
+            index
+            for index in self._tensors
+            if spec.inputs[index].stable_address or spec.inputs[index].role in _LASTING
+        )
+        self._numbers = tuple(i for i in range(len(spec.inputs)) if i not in set(self._tensors))
+        self._shaped = tuple(i for i in self._tensors if i not in self._lasting) if spec.sizes else ()
+        self._operators = sum(node.op == "call_function" for node in graph.graph.nodes)
+        self._generators = screening.generators(graph.graph)
+        self._entries: OrderedDict[Any, Entry] = OrderedDict()
+        self._reasons: dict[str, None] = {}
+        self._replays = self._plain = 0
+        runners.add(self)
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        if self._device.capturing():
+            return self._run(inputs)
+        key = self._key(inputs)
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None:
+                recording = self._ready(entry, inputs)
+                if recording is not None:
+                    self._replays += 1
+                    return recording.replay(inputs)
+        return self._run_plainly(key, inputs)
+
+    def _key(self, inputs: list[Any]) -> Any:
+        """What a recording depends on beside addresses: sizes, numbers, and how torch chooses kernels."""
+        sizes = tuple([(*inputs[i].shape, *inputs[i].stride()) for i in self._shaped])
+        numbers = tuple([_exact(inputs[i]) for i in self._numbers])
+        return torch.is_inference_mode_enabled(), torch_private.numeric_settings(), sizes, numbers
+
+    def _ready(self, entry: Entry, inputs: list[Any]) -> Recording | None:
+        """A recording for this call: one that is there, or a new one if it is time."""
+        busy = 0
+        for recording in tuple(entry.recordings):
+            if recording.closed or recording.moved():
+                entry.recordings.remove(recording)
+                recording.close()
+            elif recording.matches(inputs):
+                if recording.free():
+                    return recording
+                busy += 1
+        if entry.reason or entry.runs < self._options.warmup or len(self._reasons) >= GIVE_UP:
+            return None
+        if not self._settled(entry, inputs):
+            return None
+        keep = self._options.outputs == "auto" and busy < self._options.copies
+        return self._record(entry, inputs, keep)
+
+    def _settled(self, entry: Entry, inputs: list[Any]) -> bool:
+        """Whether the addresses of this call are worth a recording. Inputs that moved are copied from now on."""
+        pointers = self._pointers(inputs)
+        earlier = entry.pointers
+        assert earlier is not None
+        entry.pointers = pointers
+        moved = {i for i in self._tensors if pointers[i] != earlier[i] and i not in self._lasting}
+        moved = {i for i in moved if can_be_copied(inputs[i])} - entry.copied
+        if moved:
+            entry.copied |= moved
+            for recording in entry.recordings:  # those read the moved inputs in place: hardly of use again
+                if not moved.isdisjoint(recording.plan.direct):
+                    recording.close()
+            entry.recordings = [one for one in entry.recordings if not one.closed]
+        anchor = self._anchor(entry, pointers)
+        if anchor in entry.seen:
+            return True
+        if len(entry.seen) >= 4 * ADDRESSES:
+            entry.seen.clear()
+        entry.seen.add(anchor)
+        return False
+
+    def _anchor(self, entry: Entry, pointers: list[int]) -> tuple[int, ...]:
+        return tuple([pointers[i] for i in self._tensors if i not in entry.copied and i in self._lasting])
+
+    def _pointers(self, inputs: list[Any]) -> list[int]:
+        pointers = [0] * len(inputs)
+        for index in self._tensors:
+            pointers[index] = inputs[index].data_ptr()
+        return pointers
+
+    def _record(self, entry: Entry, inputs: list[Any], keep: bool) -> Recording | None:
+        """A new recording, or None where the call runs plainly."""
+        plan = self._plan(entry, keep)
+        places = {one.place for one in entry.recordings} | {plan.place(inputs)}
+        if len(places) > ADDRESSES:
+            self._say(f"its parameters or saved values come at more than {ADDRESSES} addresses")
+            return None
+        with stage("cudagraphs_record", graph=self._spec.name) as record:
+            made = self._made(plan, inputs)
+            record.text = made if isinstance(made, str) else self._described(plan, made)
+        if isinstance(made, str):
+            entry.reason = made
+            self._say(made)
+            return None
+        entry.recordings.append(made)
+        self._state.admit(made, self._options)
+        return made
+
+    def _made(self, plan: Plan, inputs: list[Any]) -> Recording | str:
+        """A recording, or why there can be none."""
+        try:
+            made = Recording(self._state, self._run, inputs, plan)
+        except NotRecordable as error:
+            return str(error)
+        except Exception as error:  # the plain run that follows raises it again if it is the program's own
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+        if made.nbytes > self._state.limit(self._options):
+            made.close()
+            return f"one recording takes {made.nbytes / 2**20:.0f} MiB, more than memory_mib allows"
+        return made
+
+    def _plan(self, entry: Entry, keep: bool) -> Plan:
+        copied = tuple(sorted(entry.copied))
+        direct = tuple(i for i in self._tensors if i not in entry.copied)
+        kinds = self._kinds(entry.results, keep)
+        return Plan(copied, direct, self._spec.mutations, kinds, self._generators)
+
+    def _kinds(self, results: Sequence[Result], keep: bool) -> tuple[Kind, ...]:
+        """What the caller gets for each result. Results that only the backward reads, and gradients, are dropped
+        soon and stay; what the program sees is copied if that costs little beside the graph itself."""
+        limit = min(COPIED_PER_OPERATOR * self._operators, COPIED_AT_MOST)
+        visible = [r.nbytes for i, r in enumerate(results) if not self._internal(i) and r.nbytes]
+        few = len(visible) <= COPIES_AT_MOST
+        kinds = []
+        for index, result in enumerate(results):
+            if not result.nbytes:
+                kinds.append(Kind.CONSTANT if self._spec.outputs[index].dtype is None else Kind.COPY)
+            elif result.source is not None:
+                kinds.append(Kind.INPUT)
+            elif keep and (self._internal(index) or result.shared or not few or result.nbytes > limit):
+                kinds.append(Kind.KEEP)
+            else:
+                kinds.append(Kind.COPY)
+        return tuple(kinds)
+
+    def _internal(self, index: int) -> bool:
+        return self._spec.outputs[index].saved or self._spec.phase is Phase.BACKWARD
+
+    def _say(self, reason: str) -> None:
+        """Logs why a call runs plainly, once."""
+        if reason not in self._reasons:
+            self._reasons[reason] = None
+            logger().warning("%s, cudagraphs: runs without a recording: %s", self._spec.name, reason)
+
+    def _described(self, plan: Plan, made: Recording) -> str:
+        kinds = ", ".join(f"{sum(k is kind for k in plan.kinds)} {kind.value}" for kind in Kind)
+        return (
+            f"{self._spec.name} ({self._spec.phase.value}): {len(plan.direct)} inputs read in place, "
+            f"{len(plan.copied)} copied, {len(plan.written)} written to; results: {kinds}; "
+            f"{made.nbytes / 2**20:.1f} MiB"
+        )
+
+    def _run_plainly(self, key: Any, inputs: list[Any]) -> Sequence[Any]:
+        given = list(inputs)  # a runner may clear the list that it gets
+        outputs = self._run(inputs)
+        with self._lock:
+            self._plain += 1
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._entries[key] = Entry()
+                if len(self._entries) > SIZES:
+                    self._forget_a_size()
+            if entry.runs < self._options.warmup or not entry.results:
+                entry.runs += 1
+                entry.pointers = self._pointers(given)
+                entry.seen.add(self._anchor(entry, entry.pointers))
+                entry.results = results_of(outputs, given)
+        return outputs
+
+    def _forget_a_size(self) -> None:
+        for key, entry in self._entries.items():
+            if not entry.recordings:
+                del self._entries[key]
+                return
+        self._entries.popitem(last=False)
+
+    def forget(self) -> None:
+        """Throws the recordings away; sizes are warmed up again."""
+        with self._lock:
+            for entry in self._entries.values():
+                for recording in entry.recordings:
+                    recording.close()
+            self._entries.clear()
+            self._reasons.clear()
+            self._replays = self._plain = 0
+
+    def row(self) -> Row:
+        """What became of this graph."""
+        with self._lock:
+            made = [one for entry in self._entries.values() for one in entry.recordings if not one.closed]
+            return Row(
+                self._spec.name,
+                self._spec.backend,
+                self._spec.phase.value,
+                len(self._entries),
+                len(made),
+                sum(one.nbytes for one in made),
+                self._replays,
+                self._plain,
+                "; ".join(self._reasons),
+            )
+
+
+_LASTING = frozenset({Role.PARAMETER, Role.BUFFER, Role.SAVED_ACTIVATION})
+
+
+def _exact(value: Any) -> Any:
+    """A number as a key: floats by their bits."""
+    return value.hex() if isinstance(value, float) else value

@@ -1,0 +1,112 @@
+"""What cannot be recorded, seen in the graph before anything runs.
+
+In: nodes of a lowered graph. Out: a reason for each operator that waits for the device, works on another one, or
+whose sizes depend on data; the generators that a graph draws from. What always holds: what is not seen here and
+cannot be recorded either makes the recording fail, and the graph runs without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from cudagraphs_backend.state import states
+
+aten = torch.ops.aten
+
+#: Operators that read a value back while they run, which no tag says.
+WAITS: dict[Any, str] = {
+    aten.multinomial.default: "it checks its probabilities on the host",
+    aten.repeat_interleave.Tensor: "its size depends on data",
+    aten.bincount.default: "its size depends on data",
+    aten.histc.default: "it may read the range of its input on the host",
+    aten.linalg_eig.default: "it runs on the host",
+    aten._linalg_eigvals.default: "it runs on the host",
+    aten.linalg_lstsq.default: "it waits for the device",
+    aten._linalg_check_errors.default: "it reads the errors on the host",
+}
+
+_DATA_TAGS = tuple(
+    getattr(torch.Tag, name)
+    for name in ("data_dependent_output", "dynamic_output_shape", "cudagraph_unsafe")
+    if hasattr(torch.Tag, name)
+)
+
+_INDEXING = frozenset(
+    {
+        aten.index.Tensor,
+        aten.index_put.default,
+        aten.index_put_.default,
+        aten._index_put_impl_.default,
+        aten._unsafe_index.Tensor,
+        aten._unsafe_index_put.default,
+    }
+)
+
+
+def supports(node: torch.fx.Node) -> str | None:
+    """Why an operator cannot be in a recording, or None."""
+    target = node.target
+    if target in WAITS:
+        return f"cannot be recorded: {WAITS[target]}"
+    tags = getattr(target, "tags", ())
+    if any(tag in tags for tag in _DATA_TAGS):
+        return "cannot be recorded: its result's size or value is read on the host"
+    if getattr(target, "namespace", "") in ("_c10d_functional", "c10d", "_dtensor"):
+        return "collectives are not recorded"
+    if target in _INDEXING and any(_is_mask(index) for index in node.args[1]):  # type: ignore[union-attr]
+        return "cannot be recorded: a mask as an index is counted on the host"
+    for value in _tensors((node, *node.all_input_nodes)):
+        if not states.records(value.device.type):
+            return f"works on {value.device.type} tensors, which CUDA graphs do not record"
+    return None
+
+
+def whole_graph(graph: torch.fx.Graph) -> str | None:
+    """Why the graph cannot be recorded as it is: the first reason, or None."""
+    for node in graph.nodes:
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+            reason = supports(node)
+            if reason is not None:
+                return f"{node.target}: {reason}"
+        elif node.op == "placeholder" and any(not states.records(v.device.type) for v in _tensors((node,))):
+            return f"input {node.name} is a {node.meta['val'].device.type} tensor"
+    devices = {value.device for node in graph.nodes for value in _tensors((node,))}
+    if len(devices) > 1:
+        return f"it works on several devices: {', '.join(sorted(map(str, devices)))}"
+    return None
+
+
+def device_of(graph: torch.fx.Graph) -> torch.device | None:
+    """The device that the graph works on; None where it has no tensors."""
+    for node in graph.nodes:
+        for value in _tensors((node,)):
+            return value.device  # type: ignore[no-any-return]
+    return None
+
+
+def generators(graph: torch.fx.Graph) -> tuple[torch.Generator, ...]:
+    """The generators that operators of the graph are given."""
+    found = [
+        value
+        for node in graph.nodes
+        for value in (*node.args, *node.kwargs.values())
+        if isinstance(value, torch.Generator)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _is_mask(index: Any) -> bool:
+    value = index.meta.get("val") if isinstance(index, torch.fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.bool, torch.uint8)
+
+
+def _tensors(nodes: Iterable[torch.fx.Node]) -> list[Any]:
+    """The tensors that nodes stand for."""
+    found: list[Any] = []
+    for node in nodes:
+        value = node.meta.get("val")
+        found += [one for one in (value if isinstance(value, (tuple, list)) else (value,))]
+    return [one for one in found if isinstance(one, torch.Tensor)]

@@ -1,0 +1,74 @@
+"""Puts recordings round a runner, where its graph can be recorded.
+
+In: a runner for a lowered graph, the graph, its `CompileSpec`. Out: a runner with the same results. What always
+holds: where nothing can be recorded the runner comes back as it is, and `report` has the reason.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from typing import Any
+
+import torch
+
+from cudagraphs_backend import runner, screening
+from cudagraphs_backend.options import CudaGraphsOptions
+from cudagraphs_backend.runner import GraphedRunner, Row
+from cudagraphs_backend.state import states
+from tracer_core.plugin_api import CompileSpec, Runner, logger, stage
+
+#: Graphs that are not recorded at all, with reasons; the last ones.
+_refused: deque[Row] = deque(maxlen=256)
+
+
+def wrap(
+    run: Runner, graph: torch.fx.GraphModule, spec: CompileSpec, options: CudaGraphsOptions | None = None
+) -> Runner:
+    """`run`, replayed from recordings on CUDA devices. options: None takes them from `spec.options` where those are
+    this backend's, and the fields of the same name where they are another's."""
+    device = screening.device_of(graph.graph)
+    reason = "it has no tensors" if device is None else screening.whole_graph(graph.graph)
+    state = None if device is None or reason is not None else states.of(device)
+    with stage("cudagraphs", graph=spec.name) as record:
+        record.text = reason or "recorded at the call after the first of each size"
+    if state is None:
+        _refused.append(
+            Row(spec.name, spec.backend, spec.phase.value, 0, 0, 0, 0, 0, reason or "no such device")
+        )
+        logger().info("%s, cudagraphs: runs without a recording: %s", spec.name, reason)
+        return run
+    return GraphedRunner(run, graph, spec, state, options or _options(spec.options))
+
+
+def _options(given: Any) -> CudaGraphsOptions:
+    if isinstance(given, CudaGraphsOptions):
+        return given
+    names = [field.name for field in dataclasses.fields(CudaGraphsOptions)]
+    return CudaGraphsOptions(**{name: getattr(given, name) for name in names if hasattr(given, name)})
+
+
+def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+    """A runner that replays the graph's own operators."""
+    forward = graph.forward
+
+    def run(inputs: list[Any]) -> Any:
+        return forward(*inputs)
+
+    return wrap(run, graph, spec)
+
+
+def report() -> list[Row]:
+    """A row for every graph that was called since the last reset and is alive, and for those that are not recorded."""
+    rows = [one.row() for one in list(runner.runners)]
+    return sorted((row for row in rows if row.replays or row.plain), key=lambda row: row.name) + list(
+        _refused
+    )
+
+
+def reset() -> None:
+    """Throws every recording away and gives its memory back; graphs record again when they are next called."""
+    for one in list(runner.runners):
+        one.forget()
+    states.clear()
+    _refused.clear()

@@ -1,0 +1,254 @@
+"""A device that records, made of CPU tensors: what CUDA graphs do to memory, where there is no GPU.
+
+A capture runs nothing: results are poison. Its operators allocate from a pool, first fit over blocks that nobody
+holds, so that later recordings really use the memory of earlier ones. A replay writes its results to the addresses
+of the capture, whoever looks at them by then. Reading a value back during a capture is an error, as it is in CUDA.
+Replays of one pool on two streams without a wait between them, and two threads inside a replay, are errors too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map_only
+
+aten = torch.ops.aten
+
+#: Operators that wait for the device.
+WAITS = frozenset({aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default})
+
+
+#: The tests' own.
+CUSTOM_WAITS = frozenset({"graphtests.reads.default"})
+
+
+class HazardError(AssertionError):
+    """What would be a wrong result or undefined behaviour on a real device."""
+
+
+class Pool:
+    """Blocks that captures allocate from. Storages of handed tensors alias the blocks, so each block keeps weak
+    references to the storages that were made on it."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[torch.Tensor, list[Any]]] = []
+        self.last_stream: int | None = None
+        self.busy = False
+
+    def allocate(self, like: torch.Tensor) -> torch.Tensor:
+        span = (
+            sum((n - 1) * s for n, s in zip(like.shape, like.stride(), strict=True)) + 1
+            if like.numel()
+            else 0
+        )
+        nbytes = max((span * like.element_size() + 511) // 512 * 512, 512)
+        for memory, tenants in self.blocks:
+            if memory.numel() >= nbytes and not any(self._alive(one) for one in tenants):
+                tenants.clear()
+                return self._on(memory, tenants, like)
+        memory = torch.empty(nbytes, dtype=torch.uint8)
+        tenants: list[Any] = []
+        self.blocks.append((memory, tenants))
+        return self._on(memory, tenants, like)
+
+    @staticmethod
+    def _alive(reference: int) -> bool:
+        return not torch.UntypedStorage._expired(reference)
+
+    @staticmethod
+    def _on(memory: torch.Tensor, tenants: list[Any], like: torch.Tensor) -> torch.Tensor:
+        """A tensor with a storage object of its own over a block, as an allocator hands out."""
+        flat = torch.from_numpy(memory.numpy())  # another storage, the same bytes
+        tenants.append(flat.untyped_storage()._weak_ref())
+        made = torch.empty(0, dtype=like.dtype)
+        made.set_(flat.untyped_storage(), 0, like.shape, like.stride())
+        return made
+
+    @property
+    def nbytes(self) -> int:
+        return sum(memory.numel() for memory, _ in self.blocks)
+
+
+def by_address(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor at the same address that keeps nothing alive: recorded work only knows addresses."""
+    if not tensor.numel():
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    span = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    memory = (ctypes.c_char * (span * tensor.element_size())).from_address(tensor.data_ptr())
+    flat = torch.frombuffer(memory, dtype=tensor.dtype)
+    return flat.as_strided(tensor.shape, tensor.stride())
+
+
+def poison(tensor: torch.Tensor) -> None:
+    if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+        tensor.fill_(float("nan"))
+    elif tensor.numel():
+        tensor.fill_(1)
+
+
+class Capture(TorchDispatchMode):
+    """Writes down what is called, with results in the pool."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__()
+        self.pool = pool
+        self.steps: list[tuple[Any, Any, Any, list[torch.Tensor | None]]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in WAITS or str(func) in CUSTOM_WAITS:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        given = {one.untyped_storage()._cdata for one in tree_flatten((args, kwargs))[0] if _is_tensor(one)}
+        if any(one.alias_info is not None and one.alias_info.is_write for one in func._schema.arguments):
+            self._write_down(func, args, kwargs, [])  # writes happen at replay
+            return self._written(func, args, kwargs)
+        with _random_kept():
+            result = func(*args, **kwargs)
+        flat = tree_flatten(result)[0]
+        if any(_is_tensor(one) and one.untyped_storage()._cdata in given for one in flat):
+            return result  # a view: it launches nothing
+        made: dict[int, torch.Tensor] = {}
+        for one in flat:
+            if _is_tensor(one):
+                made[id(one)] = self.pool.allocate(one)
+                poison(made[id(one)])
+        self._write_down(func, args, kwargs, [made.get(id(one)) for one in flat])
+        return tree_map_only(torch.Tensor, lambda one: made[id(one)], result)
+
+    def _write_down(self, func: Any, args: Any, kwargs: Any, places: list[Any]) -> None:
+        args, kwargs, places = tree_map_only(torch.Tensor, by_address, (args, kwargs, places))
+        self.steps.append((func, args, kwargs, places))
+
+    @staticmethod
+    def _written(func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator that writes to an argument returns: that argument."""
+        returns = func._schema.returns
+        if len(returns) != 1:
+            raise RuntimeError(f"the simulation does not know {func}")
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                return value
+        return kwargs.get("out")
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+@contextlib.contextmanager
+def _random_kept():
+    """A capture draws no random numbers."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+class SimulatedGraph:
+    def __init__(self, device: SimulatedDevice, pool: Pool, steps: list[Any]) -> None:
+        self.device, self.pool, self.steps = device, pool, steps
+        self.replays = 0
+
+    def replay(self) -> None:
+        if self.steps is None:
+            raise HazardError("a graph that was reset is replayed")
+        pool, stream = self.pool, self.device.current_stream()
+        if pool.busy:
+            raise HazardError("two threads replay recordings of one pool")
+        if pool.last_stream not in (None, stream) and (pool.last_stream, stream) not in self.device.waits:
+            raise HazardError("a replay does not wait for the one before it, on another stream")
+        self.device.waits.clear()
+        pool.busy, pool.last_stream = True, stream
+        try:
+            time.sleep(self.device.delay)
+            with torch.no_grad():
+                for func, args, kwargs, places in self.steps:
+                    results = tree_flatten(func(*args, **kwargs))[0]
+                    for place, value in zip(places, results, strict=False):
+                        if place is not None:
+                            place.copy_(value)
+        finally:
+            pool.busy = False
+        self.replays += 1
+        self.device.replays += 1
+
+    def reset(self) -> None:
+        self.steps = None
+
+
+class SimulatedDevice:
+    """Mutable: counts of captures and replays, the stream of each thread, waits since the last replay."""
+
+    def __init__(self) -> None:
+        self.captures = self.replays = self.given_back = 0
+        self.waits: set[tuple[int, int]] = set()
+        self.delay = 0.0
+        self.pools: list[Pool] = []
+        self.memory = 1 << 40
+        self._local = threading.local()
+
+    # what the mechanism asks -----------------------------------------------------------------------------
+
+    def current_stream(self) -> int:
+        return getattr(self._local, "stream", 0)
+
+    def stream_object(self) -> int:
+        return self.current_stream()
+
+    def wait_for_stream(self, stream: int) -> None:
+        self.waits.add((stream, self.current_stream()))
+
+    def capturing(self) -> bool:
+        return getattr(self._local, "capturing", False)
+
+    def new_pool(self) -> Pool:
+        self.pools.append(Pool())
+        return self.pools[-1]
+
+    def capture(
+        self, body: Callable[[], Any], pool: Pool, generators: Sequence[torch.Generator]
+    ) -> tuple[SimulatedGraph, Any]:
+        if self.capturing():
+            raise HazardError("a capture inside a capture")
+        recorder = Capture(pool)
+        self._local.capturing = True
+        try:
+            with recorder:
+                result = body()
+        finally:
+            self._local.capturing = False
+        self.captures += 1
+        return SimulatedGraph(self, pool, recorder.steps), result
+
+    def synchronize(self) -> None:
+        if self.capturing():
+            raise HazardError("synchronised during a capture")
+
+    def reserved_bytes(self) -> int:
+        return sum(pool.nbytes for pool in self.pools)
+
+    def total_bytes(self) -> int:
+        return self.memory
+
+    def give_back_memory(self) -> None:
+        self.given_back += 1
+
+    # what tests ask --------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def stream(self, number: int):
+        """Runs the block on another stream."""
+        before = self.current_stream()
+        self._local.stream = number
+        try:
+            yield
+        finally:
+            self._local.stream = before

@@ -1,0 +1,220 @@
+"""What cannot be recorded runs without and says why; budgets, reset, nesting, and use by another backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+import cudagraphs_backend
+import tracer_core
+from cudagraphs_backend.plugin import BACKEND
+from tests.cudagraphs.test_results import LARGE, large, same, small
+from tracer_core.eager_backend import compile_eager
+from tracer_core.plugin_api import OptionError, get_backend, resolve
+
+
+def test_the_row_says_why_it_cannot_run_here():
+    (row,) = [row for row in tracer_core.backends() if row.name == "cudagraphs"]
+    assert row.devices == ("cuda",) and row.training == "joint"
+    if not torch.cuda.is_available():
+        assert not row.available and ("CUDA" in row.reason)
+
+
+def test_options_are_checked():
+    backend = dataclasses.replace(BACKEND, available=None)
+    for options in ({"outputs": "keep"}, {"copies": -1}, {"warmup": 0}, {"memory_mib": 0}, {"nothing": 1}):
+        with pytest.raises(OptionError):
+            tracer_core.compile(small, backend=backend, options=options)
+
+
+def test_operators_that_wait_are_left_out(world, caplog):
+    def program(x):
+        weights = (x * x + 1).softmax(0)
+        drawn = torch.multinomial(weights, 3)
+        return (x[drawn] * 2).cos()
+
+    compiled = world.compile(program)
+    for seed in range(5):
+        x = world.randn(32)
+        torch.manual_seed(seed)
+        actual = compiled(x)
+        torch.manual_seed(seed)
+        same(actual, program(x))
+    assert world.replays == 8  # the parts before and after
+    assert "multinomial" in caplog.text and "on the host" in caplog.text
+
+
+@torch.library.custom_op("graphtests::reads", mutates_args=())
+def reads(x: torch.Tensor) -> torch.Tensor:
+    return x * float(x.sum().item())
+
+
+@reads.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_a_recording_that_fails(world, caplog):
+    def program(x):
+        return torch.ops.graphtests.reads(x.cos() + torch.rand_like(x)) + 1
+
+    compiled = world.compile(program)
+    for seed in range(4):
+        x = world.randn(16)
+        torch.manual_seed(seed)
+        actual, after = compiled(x), torch.rand(2, device=world.device)
+        torch.manual_seed(seed)
+        same(actual, program(x))
+        same(after, torch.rand(2, device=world.device))
+    assert "runs without a recording" in caplog.text
+    assert "captur" in world.reasons
+    other = world.compile(small)
+    for _ in range(4):
+        x = world.randn(16)
+        same(other(x, x), small(x, x))
+    assert world.replays == 3
+
+
+def test_the_error_of_a_program_is_its_own(world):
+    @torch.library.custom_op("graphtests::fails", mutates_args=())
+    def fails(x: torch.Tensor) -> torch.Tensor:
+        if calls["left"] == 0:
+            raise ValueError("no more")
+        calls["left"] -= 1
+        return x + 1
+
+    fails.register_fake(torch.empty_like)
+    calls = {"left": 1}
+    compiled = world.compile(lambda x: torch.ops.graphtests.fails(x) * 2)
+    x = world.randn(4)
+    same(compiled(x), (x + 1) * 2)
+    with pytest.raises(ValueError, match="no more"):
+        compiled(x)
+
+
+def test_the_least_recently_used_is_thrown_away(world):
+    compiled = [world.compile(lambda x, k=k: (x * k).tanh(), recordings=2) for k in range(4)]
+    kept = []
+    for turn in range(24):
+        which = turn // 2 % 4
+        x = world.randn(LARGE)
+        kept.append((compiled[which](x), (x * which).tanh()))
+        kept = kept[-3:]
+        for actual, expected in kept:
+            same(actual, expected)
+        assert world.recordings <= 2
+    assert world.replays >= 12
+
+
+def test_too_large_for_its_budget(world):
+    compiled = world.compile(large, memory_mib=2)
+    for _ in range(3):
+        x = world.randn(4 * LARGE)
+        same(compiled(x), large(x))
+    assert world.replays == 0 and "memory_mib" in world.reasons
+
+
+def test_reset_gives_memory_back(world):
+    compiled = world.compile(large)
+    x = world.randn(LARGE)
+    kept = [compiled(x) for _ in range(4)]
+    assert world.recordings and sum(row.nbytes for row in world.rows) > 0
+    tracer_core.reset()
+    assert world.recordings == 0
+    for one in kept:
+        same(one, large(x))
+    if world.simulated is not None:
+        assert world.simulated.given_back
+    for _ in range(3):
+        same(compiled(x), large(x))
+    if world.simulated is None:
+        del kept, one, compiled
+        gc.collect()
+        tracer_core.reset()
+        assert torch.cuda.memory_reserved() < 64 * 2**20
+
+
+def test_a_function_that_is_dropped_takes_its_recordings_along(world):
+    compiled = world.compile(nn.Linear(8, 8).to(world.device).eval())
+    with torch.no_grad():
+        for _ in range(3):
+            compiled(world.randn(4, 8))
+    assert world.recordings == 1
+    del compiled
+    tracer_core.reset()
+    gc.collect()
+    assert world.recordings == 0
+
+
+def test_inside_somebody_elses_recording(simulated):
+    compiled = simulated.compile(small)
+    x = simulated.randn(8)
+    compiled(x, x), compiled(x, x)
+    device = simulated.simulated
+    graph, result = device.capture(lambda: compiled(x, x), device.new_pool(), ())
+    graph.replay()
+    same(result, small(x, x))
+
+
+@pytest.mark.gpu
+def test_inside_a_cuda_recording(world):
+    if world.simulated is not None:
+        pytest.skip("a recording of CUDA")
+    compiled = world.compile(small)
+    x = world.randn(8)
+    compiled(x, x), compiled(x, x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = compiled(x, x)
+    x.copy_(world.randn(8))
+    graph.replay()
+    same(result, small(x, x))
+
+
+def test_wrapping_another_backends_runner(world):
+    calls = []
+
+    def build(graph, spec):
+        run = compile_eager(graph, spec)
+
+        def counted(inputs):
+            calls.append(spec.name)
+            return run(inputs)
+
+        return resolve(get_backend("cudagraphs").wrap)(counted, graph, spec)
+
+    backend = dataclasses.replace(
+        BACKEND,
+        name="another",
+        compile=build,
+        available=None,
+        options=None,
+        supports=None,
+        devices=frozenset({"cpu", "cuda"}),
+    )
+    compiled = tracer_core.compile(small, backend=backend)
+    for _ in range(6):
+        x, y = world.randn(8), world.randn(8)
+        same(compiled(x, y), small(x, y))
+    assert len(calls) == 2  # the plain run and the recording
+    assert world.replays == 5
+
+
+def test_tensors_of_another_device_run_plainly(world, caplog):
+    meta = torch.empty(4, device="meta")
+    compiled = world.compile(lambda x: x + 1)
+    assert compiled(meta).device.type == "meta"
+    assert world.replays == 0 and "works on meta tensors" in caplog.text
+
+
+def test_the_report(world):
+    compiled = world.compile(small)
+    for _ in range(3):
+        compiled(world.randn(8), world.randn(8))
+    (row,) = cudagraphs_backend.report()
+    assert (row.phase, row.sizes, row.recordings, row.replays, row.plain) == ("inference", 1, 1, 2, 1)
+    assert row.nbytes > 0 and row.reason == ""

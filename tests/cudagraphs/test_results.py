@@ -1,0 +1,351 @@
+"""Recorded graphs give what eager gives, whatever the program does with results, inputs and sizes."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+#: Elements: results of this size stay in the recording's memory, for graphs of few operators.
+LARGE = 1 << 20
+
+
+def small(x, y):
+    return (x.cos() + y.sin()).relu()
+
+
+def large(x):
+    return (x * 2).tanh(), x + 1
+
+
+def same(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+def test_results_are_kept_across_calls(world):
+    compiled = world.compile(small)
+    kept = []
+    for _ in range(6):
+        x, y = world.randn(64), world.randn(64)
+        kept.append((compiled(x, y), small(x, y)))
+        for actual, expected in kept:
+            same(actual, expected)
+    assert world.replays == 5 and world.recordings == 1
+
+
+@pytest.mark.parametrize("hold", ["tensor", "view", "storage", "detached", "second result"])
+def test_large_results_are_kept_across_calls(world, hold):
+    compiled = world.compile(large)
+    kept = []
+    for _ in range(5):
+        x = world.randn(LARGE)
+        first, second = compiled(x)
+        expected = large(x)
+        same((first, second), expected)
+        if hold == "tensor":
+            kept.append((first, expected[0]))
+        elif hold == "view":
+            kept.append((first.view(2, -1)[1], expected[0].view(2, -1)[1]))
+        elif hold == "storage":
+            kept.append((first.untyped_storage(), expected[0].untyped_storage()))
+        elif hold == "detached":
+            kept.append((first.detach(), expected[0]))
+        else:
+            kept.append((second, expected[1]))
+        del first, second
+        for actual, wanted in kept:
+            if hold == "storage":
+                actual, wanted = (torch.empty(0, device=x.device).set_(s) for s in (actual, wanted))
+            same(actual, wanted)
+            del actual, wanted
+    assert world.replays == 4
+    assert world.recordings == 3  # two whose results are alive, and one whose results are copied out
+
+
+def test_large_results_that_are_dropped_need_one_recording(world):
+    compiled = world.compile(large)
+    for _ in range(5):
+        x = world.randn(LARGE)
+        same(compiled(x), large(x))
+    assert world.recordings == 1 and world.replays == 4
+
+
+def test_a_loop_that_rebinds_its_result_needs_two(world):
+    compiled = world.compile(large)
+    for _ in range(7):
+        x = world.randn(LARGE)
+        result = compiled(x)
+        same(result, large(x))
+    assert world.recordings == 2 and world.replays == 6
+
+
+def test_results_may_be_written_to(world):
+    compiled = world.compile(large)
+    for _ in range(5):
+        x = world.randn(LARGE)
+        first, second = compiled(x)
+        first.add_(1)
+        second.zero_()
+        second.requires_grad_()
+        same(first, large(x)[0] + 1)
+        assert not compiled(x)[1].requires_grad
+        same(second.detach(), torch.zeros_like(x))
+
+
+@pytest.mark.gpu
+def test_a_result_whose_storage_is_resized(world):
+    if world.simulated is not None:
+        pytest.skip("the stand-in's storages cannot be resized")
+    compiled = world.compile(large)
+    for _ in range(5):
+        x = world.randn(LARGE)
+        first, second = compiled(x)
+        same((first, second), large(x))
+        first.untyped_storage().resize_(0)
+        kept = compiled(x)
+        same(kept, large(x))
+
+
+def test_two_models_take_turns(world):
+    models = [
+        nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)).to(world.device) for _ in range(2)
+    ]
+    compiled = [world.compile(model.eval()) for model in models]
+    wide = [world.compile(lambda x, k=k: x * k + 1) for k in (2.0, 3.0)]
+    with torch.no_grad():
+        kept = []
+        for turn in range(10):
+            which = turn % 2
+            x, z = world.randn(4, 16), world.randn(LARGE)
+            kept.append((compiled[which](x), models[which](x)))
+            kept.append((wide[which](z), z * (2.0 + which) + 1))
+            kept = kept[-5:]
+            for actual, expected in kept:
+                torch.testing.assert_close(actual, expected)
+
+
+def test_sizes_change(world):
+    compiled = world.compile(small)
+    kept = []
+    for size in [5, 7, 9, 7, 9, 5, 11, 9, 7, 7, 64, 9]:
+        x, y = world.randn(size, 3), world.randn(size, 3)
+        kept.append((compiled(x, y), small(x, y)))
+    for actual, expected in kept:
+        same(actual, expected)
+    assert world.replays >= 4
+
+
+def test_numbers_change(world):
+    def program(x, k):
+        return x * k + k
+
+    compiled = world.compile(program)
+    for k in [1.5, 2.5, 3.5, 2.5, 2.5, -0.0, 0.0, 3, 4, 3, 3]:
+        x = world.randn(8)
+        same(compiled(x, k), program(x, k))
+
+
+def test_results_fed_back_as_inputs(world):
+    def step(cache, x):
+        cache = torch.cat([cache[1:], x[None]])
+        return cache, cache.mean(0)
+
+    for size in (8, LARGE // 8):
+        compiled = world.compile(step)
+        ours = eager = world.randn(8, size)
+        for _ in range(8):
+            x = world.randn(size)
+            ours, mean = compiled(ours, x)
+            eager, wanted = step(eager, x)
+            same((ours, mean), (eager, wanted))
+
+
+def test_inputs_are_written_to(world):
+    def program(cache, x, at):
+        cache.index_copy_(0, at, x)
+        return cache.sum(0)
+
+    compiled = world.compile(program)
+    lasting, twin = world.randn(4, 8), None
+    twin = lasting.clone()
+    for turn in range(6):
+        x, at = world.randn(1, 8), torch.tensor([turn % 4], device=world.device)
+        before = lasting._version
+        same(compiled(lasting, x, at), program(twin, x, at))
+        same(lasting, twin)
+        assert lasting._version > before  # autograd would miss a write
+    for turn in range(6):  # a cache at another address each time
+        fresh = [world.randn(4, 8) for _ in range(turn + 1)][-1]
+        other = fresh.clone()
+        x, at = world.randn(1, 8), torch.tensor([turn % 4], device=world.device)
+        same(compiled(fresh, x, at), program(other, x, at))
+        same(fresh, other)
+    assert world.replays > 6
+
+
+def test_buffers_are_written_to(world):
+    model = nn.BatchNorm1d(8).to(world.device)
+    twin = nn.BatchNorm1d(8).to(world.device)
+    compiled = world.compile(model)
+    for _ in range(5):
+        x = world.randn(16, 8)
+        torch.testing.assert_close(compiled(x), twin(x))
+        same(dict(model.named_buffers()), dict(twin.named_buffers()))
+    assert world.replays == 4
+
+
+def test_parameters_move(world):
+    model = nn.Linear(8, 8).to(world.device).eval()
+    compiled = world.compile(model)
+    held = []
+    with torch.no_grad():
+        for turn in range(16):
+            if turn % 2:
+                held.append(model.weight.data)
+                model.weight.data = world.randn(8, 8)
+            x = world.randn(4, 8)
+            torch.testing.assert_close(compiled(x), F.linear(x, model.weight, model.bias))
+    assert "addresses" in world.reasons
+
+
+def test_dropout_draws_anew_and_by_seed(world):
+    def program(x):
+        return F.dropout(x, 0.5, training=True) + torch.rand_like(x)
+
+    compiled = world.compile(program)
+    x = world.randn(256)
+    for _ in range(4):
+        torch.manual_seed(7)
+        first, second = compiled(x), compiled(x)
+        after = torch.rand(4, device=world.device)
+        assert not torch.equal(first, second)
+        torch.manual_seed(7)
+        same((first, second), (program(x), program(x)))
+        same(after, torch.rand(4, device=world.device))
+    assert world.replays >= 6
+
+
+def test_inputs_of_every_layout(world):
+    def program(x, y):
+        return x + y, x.T, y.sum()
+
+    compiled = world.compile(program)
+    base = world.randn(6, 8)
+    for turn in range(6):
+        x = world.randn(8, 6).T
+        y = [base[:1].expand(6, 8), world.randn(6, 16)[:, ::2], world.randn(1, 8).expand(6, 8)][turn % 3]
+        actual, expected = compiled(x, y), program(x, y)
+        same(actual, expected)
+        assert actual[1].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    empty = world.randn(0, 8)
+    for _ in range(4):
+        same(compiled(empty.T, world.randn(8, 0)), program(empty.T, world.randn(8, 0)))
+
+
+def test_inference_mode_and_settings(world):
+    compiled = world.compile(large)
+    for _ in range(3):
+        with torch.inference_mode():
+            x = world.randn(LARGE)
+            same(compiled(x), large(x))
+        x = world.randn(LARGE, requires_grad=True)
+        with torch.no_grad():
+            first, _ = compiled(x)
+        first.requires_grad_()  # an inference tensor refuses
+        same(first.detach(), large(x)[0].detach())
+
+
+def test_threads_share_a_compiled_function(world):
+    compiled = world.compile(large)
+    x = world.randn(LARGE // 4)
+    compiled(x), compiled(x)
+    if world.simulated is not None:
+        world.simulated.delay = 0.002
+    problems = []
+
+    def work(seed):
+        try:
+            generator = torch.Generator(device=world.device).manual_seed(seed)
+            kept = []
+            for _ in range(6):
+                x = torch.randn(LARGE // 4, device=world.device, generator=generator)
+                kept.append((compiled(x), large(x)))
+                for actual, expected in kept[-2:]:
+                    same(actual, expected)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    assert world.replays > 6
+
+
+def test_streams_take_turns(simulated):
+    compiled = simulated.compile(small)
+    other = simulated.compile(lambda x: x.exp() * 2)
+    for turn in range(8):
+        with simulated.simulated.stream(turn % 3):
+            x = simulated.randn(32)
+            same(compiled(x, x), small(x, x))
+            same(other(x), x.exp() * 2)
+
+
+@pytest.mark.gpu
+def test_cuda_streams_take_turns(world):
+    if world.simulated is not None:
+        pytest.skip("streams of a GPU")
+    compiled = world.compile(lambda x: (x @ x).relu() @ x)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    kept = []
+    for turn in range(24):
+        with torch.cuda.stream(streams[turn % 3]):
+            x = world.randn(512, 512) / 20
+            kept.append((compiled(x), (x @ x).relu() @ x))
+    torch.cuda.synchronize()
+    for actual, expected in kept:
+        torch.testing.assert_close(actual, expected)
+
+
+def test_random_schedules(world):
+    """Programs that share a pool, called in random order, with results kept, dropped and fed back at random."""
+    programs = [
+        lambda a, b: (a * 2 + b).tanh(),
+        lambda a, b: (a.roll(1, 0) + b.flip(0), a - b),
+        lambda a, b: torch.cat([a, b])[::2] * 3,
+        lambda a, b: a.add_(1) * b,
+        lambda a, b: (a.view(-1)[: b.numel()] + 1).reshape(b.shape),
+    ]
+    draw = random.Random(3)
+    for options in ({}, {"outputs": "copy"}, {"copies": 1, "recordings": 6}):
+        compiled = [world.compile(program, **options) for program in programs]
+        held: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for _ in range(60):
+            size = draw.choice([8, 8, LARGE // 2])
+            pair = []
+            for _ in range(2):
+                fitting = [one for one in held if one[0].numel() == size]
+                if fitting and draw.random() < 0.6:
+                    pair.append(draw.choice(fitting))
+                else:
+                    fresh = world.randn(size)
+                    pair.append((fresh, fresh.clone()))
+            if pair[0][0].untyped_storage()._cdata == pair[1][0].untyped_storage()._cdata:
+                continue
+            which = draw.randrange(len(programs))
+            actual = compiled[which](pair[0][0], pair[1][0])
+            expected = programs[which](pair[0][1], pair[1][1])
+            made = zip(actual, expected, strict=True) if isinstance(actual, tuple) else [(actual, expected)]
+            held += made
+            draw.shuffle(held)
+            del actual, expected, made, pair
+            held = held[: draw.randrange(1, 10)]
+            for ours, eager in held:
+                same(ours, eager)

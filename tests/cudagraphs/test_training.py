@@ -1,0 +1,145 @@
+"""Training by recorded forward and backward graphs: saved values stay valid, gradients are eager's."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.norm = nn.BatchNorm1d(width)
+        self.drop = nn.Dropout(0.25)
+        self.last = nn.Linear(width, 4)
+
+    def forward(self, x):
+        return self.last(self.drop(torch.relu(self.norm(self.first(x)))))
+
+
+@pytest.fixture
+def pair(world):
+    """(the model that is compiled, the compiled module, its eager twin)"""
+    model = Net().to(world.device)
+    return model, world.compile(model), copy.deepcopy(model)
+
+
+def agree(model, twin):
+    for (name, ours), (_, eager) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, eager.grad, msg=lambda text, name=name: f"{name}: {text}")
+    torch.testing.assert_close(dict(model.named_buffers()), dict(twin.named_buffers()))
+
+
+def seeded(seed, function, *args):
+    torch.manual_seed(seed)
+    return function(*args)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_steps_of_an_optimizer(world, pair, set_to_none):
+    model, compiled, twin = pair
+    ours, eager = (torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9) for one in (model, twin))
+    losses = []
+    for step in range(7):
+        x = world.randn(16, 32)
+        for module, called, optimizer in ((model, compiled, ours), (twin, twin, eager)):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            loss = seeded(step, called, x).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss)
+        agree(model, twin)
+    for first, second in zip(losses[::2], losses[1::2], strict=True):
+        torch.testing.assert_close(first, second)
+    assert {row.phase for row in world.rows if row.replays >= 3} == {"forward", "backward"}, world.rows
+
+
+def test_one_recording_of_each_suffices_for_a_plain_loop(world, pair):
+    model, compiled, _ = pair
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(8):
+        optimizer.zero_grad()
+        compiled(world.randn(16, 32)).square().mean().backward()
+        optimizer.step()
+    assert [row.recordings for row in world.rows] == [1, 1], world.rows
+
+
+@pytest.mark.parametrize("forwards", [2, 3, 4])
+def test_forwards_before_backwards(world, pair, forwards):
+    model, compiled, twin = pair
+    for turn in range(5):
+        inputs = [world.randn(16, 32) for _ in range(forwards)]
+        for module, called in ((model, compiled), (twin, twin)):
+            module.zero_grad()
+            results = [seeded(turn + 10 * i, called, x) for i, x in enumerate(inputs)]
+            order = reversed(results) if turn % 2 else results
+            for result in order:
+                result.square().mean().backward()
+        agree(model, twin)
+    assert world.replays > 8
+
+
+def test_gradients_accumulate(world, pair):
+    model, compiled, twin = pair
+    for turn in range(8):
+        x = world.randn(16, 32)
+        seeded(turn, compiled, x).square().mean().backward()
+        seeded(turn, twin, x).square().mean().backward()
+        agree(model, twin)
+
+
+def test_a_backward_twice(world, pair):
+    model, compiled, twin = pair
+    for turn in range(5):
+        x = world.randn(16, 32)
+        for module, called in ((model, compiled), (twin, twin)):
+            module.zero_grad()
+            loss = seeded(turn, called, x).square().mean()
+            loss.backward(retain_graph=True)
+            loss.backward()
+        agree(model, twin)
+
+
+def test_forwards_without_a_backward(world, pair):
+    model, compiled, twin = pair
+    kept = []
+    for turn in range(6):
+        x = world.randn(16, 32)
+        kept.append((seeded(turn, compiled, x), seeded(turn, twin, x)))
+    for ours, eager in kept:
+        torch.testing.assert_close(ours, eager)
+    for ours, eager in reversed(kept):
+        (ours.sum() + 0).backward()
+        eager.sum().backward()
+    agree(model, twin)
+
+
+def test_gradients_of_inputs_are_kept(world, pair):
+    model, compiled, twin = pair
+    kept = []
+    for turn in range(6):
+        x = world.randn(16, 32, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        (ours,) = torch.autograd.grad(seeded(turn, compiled, x).sum(), x)
+        (eager,) = torch.autograd.grad(seeded(turn, twin, y).sum(), y)
+        kept.append((ours, eager))
+        for a, b in kept:
+            torch.testing.assert_close(a, b)
+
+
+def test_training_and_evaluation_take_turns(world, pair):
+    model, compiled, twin = pair
+    for turn in range(5):
+        x = world.randn(16, 32)
+        for module, called in ((model, compiled), (twin, twin)):
+            module.train()
+            module.zero_grad()
+            seeded(turn, called, x).square().mean().backward()
+            module.eval()
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), twin(x))
+        agree(model, twin)
