@@ -1,8 +1,9 @@
 """The models that are trained, with a loss.
 
-In: a name of `TRAINED`. Out: a `Trained`: a module in train mode and the loss of a batch. What always holds: weights
-and batches are the same each time; dropout is off, because its masks in float64 are others than in float32;
-importing this module imports neither torch nor a model library.
+In: a name of `TRAINED` (small: judged by errors, step for step) or of `TIMED` (of usual sizes: judged by seconds and
+memory). Out: a `Trained`: a module in train mode and the loss of a batch. What always holds: weights and batches are
+the same each time; dropout is off in `TRAINED`, because its masks in float64 are others than in float32, and as the
+model's authors have it in `TIMED`; importing this module imports neither torch nor a model library.
 """
 
 from __future__ import annotations
@@ -154,10 +155,46 @@ def unet(width: int = 16, depth: int = 3) -> Any:
     return UNet()
 
 
-def _pictures() -> tuple[Any, Any]:
+def _pictures(count: int, size: int) -> Callable[[], tuple[Any, Any]]:
+    def batch() -> tuple[Any, Any]:
+        import torch
+
+        return torch.randn(count, 3, size, size), torch.randn(count, 3, size, size)
+
+    return batch
+
+
+def _bert_base() -> Any:
+    from transformers import BertConfig, BertForMaskedLM
+
+    return BertForMaskedLM(BertConfig())
+
+
+def _gpt2_small() -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(use_cache=False))
+
+
+def _vit_base() -> Any:
+    import timm
+
+    return timm.create_model("vit_base_patch16_224")
+
+
+def _wide_lstm() -> Any:
     import torch
 
-    return torch.randn(2, 3, 64, 64), torch.randn(2, 3, 64, 64)
+    return torch.nn.LSTM(512, 512, num_layers=2, batch_first=True)
+
+
+def _sequences(count: int, length: int, width: int) -> Callable[[], tuple[Any, Any]]:
+    def batch() -> tuple[Any, Any]:
+        import torch
+
+        return torch.randn(count, length, width), torch.randn(count, length, width)
+
+    return batch
 
 
 TRAINED: dict[str, Trained] = {
@@ -175,5 +212,33 @@ TRAINED: dict[str, Trained] = {
     "gpt2": Trained("transformers", "GPT-2, 4 layers, 4×32", _gpt2, _tokens(4, 32, 2000), _cross_entropy),
     "vit": Trained("timm", "ViT-tiny 4×3×64×64", _vit, _images(4, 64, 1000), _cross_entropy),
     "lstm": Trained("torch", "LSTM 2×128, 8×32", _lstm, _lstm_batch, _square),
-    "unet": Trained("torch", "U-Net 2×3×64×64", unet, _pictures, _square),
+    "unet": Trained("torch", "U-Net 2×3×64×64", unet, _pictures(2, 64), _square),
+}
+
+#: Training steps whose speed and memory are compared.
+TIMED: dict[str, Trained] = {
+    "resnet18_64": Trained(
+        "torchvision", "resnet18 4×3×64×64", _torchvision("resnet18"), _images(4, 64, 1000), _cross_entropy
+    ),
+    "resnet18_224": Trained(
+        "torchvision", "resnet18 4×3×224×224", _torchvision("resnet18"), _images(4, 224, 1000), _cross_entropy
+    ),
+    "densenet121": Trained(
+        "torchvision",
+        "densenet121 4×3×128×128",
+        _torchvision("densenet121"),
+        _images(4, 128, 1000),
+        _cross_entropy,
+    ),
+    "bert_base": Trained(
+        "transformers", "BERT-base 4×128", _bert_base, _tokens(4, 128, 30522), _cross_entropy
+    ),
+    "gpt2_small": Trained(
+        "transformers", "GPT-2 small 2×128", _gpt2_small, _tokens(2, 128, 50257), _cross_entropy
+    ),
+    "vit_base": Trained("timm", "ViT-B/16 2×3×224×224", _vit_base, _images(2, 224, 1000), _cross_entropy),
+    "lstm_512": Trained("torch", "LSTM 2×512, 16×64", _wide_lstm, _sequences(16, 64, 512), _square),
+    "unet_31m": Trained(
+        "torch", "U-Net, 31 M parameters, 1×3×128×128", lambda: unet(64, 4), _pictures(1, 128), _square
+    ),
 }
