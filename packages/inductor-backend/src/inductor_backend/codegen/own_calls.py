@@ -91,6 +91,19 @@ def _convolution(
     return f"run_convolution({', '.join(map(_text, numbers))})"
 
 
+def _convolution_backward(
+    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+) -> str:
+    dy, x, weight, _, (sh, sw), (ph, pw), (dh, dw), *_, mask = node.args
+    of_input = mask[0]
+    count, _, kh, kw = weight.layout.sizes
+    other = weight if of_input else x
+    numbers: list[str | Expr] = [address(t) for t in (dy, other, result)]
+    numbers += [*x.layout.sizes, kh, kw, sh, sw, ph, pw, dh, dw, *dy.layout.sizes[2:], count]
+    numbers += [_last(t.layout, program, t) for t in (dy, other, result)]
+    return f"run_convolution_backward_{'input' if of_input else 'weight'}({', '.join(map(_text, numbers))})"
+
+
 #: operator name -> (launcher, its definition in the module, text of a call)
 OWN_CALLS = {
     "aten.mm.default": ("run_linear = own.library().function('run_linear', 14)", _linear),
@@ -98,5 +111,10 @@ OWN_CALLS = {
     "aten.convolution.default": (
         "run_convolution = own.library().function('run_convolution', 25)",
         _convolution,
+    ),
+    "aten.convolution_backward.default": (
+        "run_convolution_backward_input, run_convolution_backward_weight = ("
+        "own.library().function(f'run_convolution_backward_{of}', 21) for of in ('input', 'weight'))",
+        _convolution_backward,
     ),
 }

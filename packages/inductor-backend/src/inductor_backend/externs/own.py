@@ -53,7 +53,7 @@ def restore(data: bytes) -> None:
     """
     global _restored
     _restored = load_binary(data, name="own_kernels")
-    for cached in (library, _linear, _convolution):
+    for cached in (library, _linear, _convolution, _backward):
         cached.cache_clear()
 
 
@@ -82,6 +82,18 @@ def form(pixels: int, image: int, count: int, taps: int, contiguous: bool) -> st
     if contiguous and image >= 64 and count >= 64 and pixels <= (5000 if taps == 1 else 300):
         return "direct"
     return None
+
+
+def backward_is_faster(of_input: bool, pixels: int, taps: int, stride: int, weights: int) -> bool:
+    """Whether ours computes a gradient faster than oneDNN, which reorders weights (docs/notes/cpu_externs.md).
+    of_input: the input's gradient, else the weight's. pixels: of all images' results; weights: their number."""
+    if of_input:
+        return pixels <= 64 or (taps == 1 and pixels <= (256 if stride > 1 else 128))
+    return (
+        pixels <= 128
+        or (taps == 1 and stride > 1 and pixels <= 256)
+        or (pixels <= 512 and weights >= 1 << 20)
+    )
 
 
 def addmm(
@@ -151,6 +163,38 @@ def convolution(
         int(direct and contiguous),
     )  # fmt: skip
     return out
+
+
+@functools.cache
+def _backward(of: str) -> Callable[..., None]:
+    return library().function(f"run_convolution_backward_{of}", 21)
+
+
+def convolution_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+    """aten.convolution_backward for a 2-D convolution, groups 1, not transposed, without the bias's gradient. Operands
+    are contiguous or channels-last, float32; a gradient has the layout of what it belongs to."""
+    count, _, kh, kw = weight.shape
+    numbers = (*x.shape, kh, kw, *stride, *padding, *dilation, *dy.shape[2:], count, _is_last(dy))
+    dx = dw = None
+    if mask[0]:
+        dx = torch.empty_like(x)
+        _backward("input")(dy, weight, dx, *numbers, _is_last(weight), _is_last(x))
+    if mask[1]:
+        dw = torch.empty_like(weight)
+        _backward("weight")(dy, x, dw, *numbers, _is_last(x), _is_last(weight))
+    return dx, dw, None
 
 
 def _is_last(t: torch.Tensor) -> int:

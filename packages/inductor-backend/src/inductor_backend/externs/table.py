@@ -8,6 +8,7 @@ an alternative was not made for gets ATen's kernel. Measurements: docs/notes/cpu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -160,6 +161,29 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
     return aten_choice(target, f"{pixels} output pixels: oneDNN's is the fastest")
 
 
+def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    """One of the two gradients that convolution_backward gives beside the bias's."""
+    dy, x, weight, _, stride, _, _, transposed, _, groups, mask = args
+    if sum(map(bool, mask)) != 1 or mask[2]:
+        return aten_choice(target, "several gradients in one call")
+    if not _all_float32(dy, x, weight) or len(x.sizes) != 4 or transposed or groups != 1:
+        return aten_choice(target, "not a plain 2-D convolution of float32")
+    if not all(_is_image(operand) for operand in (dy, x, weight)):
+        return aten_choice(target, "operands are not dense")
+    batch, count, oh, ow = (hint(size) for size in dy.sizes)
+    depth = math.prod(hint(size) for size in weight.sizes[1:])
+    taps = hint(weight.sizes[2]) * hint(weight.sizes[3])
+    pixels = batch * oh * ow
+    if pixels * depth * count < SMALL_PRODUCT or depth < 16 or count < 16:
+        return aten_choice(target, "small")
+    if own.backward_is_faster(bool(mask[0]), pixels, taps, max(stride), depth * count):
+        name = "convolution_backward"
+        return Choice(
+            getattr(own, name), f"{own.__name__}:{name}", "own", f"{pixels} pixels: weights as they lie"
+        )
+    return aten_choice(target, f"{pixels} pixels: oneDNN's is the fastest")
+
+
 def _contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
     strides: list[Any] = [1]
     for size in reversed(sizes[1:]):
@@ -194,4 +218,5 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] =
     aten.mm.default: _mm,
     aten.addmm.default: _addmm,
     aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
 }

@@ -19,6 +19,10 @@ from inductor_backend.size_vars import SizeVars
 SYMBOLIC = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
 
 
+#: Operators that return several tensors, of which a call of ours computes one.
+ONE_OF_SEVERAL = frozenset({torch.ops.aten.convolution_backward.default})
+
+
 def _operand(program: Program, value: Any) -> Any:
     if isinstance(value, Strided):
         return Operand(value.layout.sizes, value.layout.strides, program.buffers[value.buffer].dtype)
@@ -38,7 +42,7 @@ def is_static(node: ExternNode) -> bool:
 
 def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
     """The kernel for one operator call."""
-    if node.fallback or node.unpack or node.kwargs:
+    if node.fallback or (node.unpack and node.target not in ONE_OF_SEVERAL) or node.kwargs:
         return aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
     choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
     if choice.kind == "own" and node.target not in SYMBOLIC and not is_static(node):

@@ -1,0 +1,50 @@
+"""Gradients of convolutions: operator calls, and the bias's gradient as a sum.
+
+In: graph nodes. Out: one extern node a gradient, so that each may have its own kernel, and a reduction that fuses with
+the loops that make the output's gradient. What always holds: nothing is computed that the mask does not ask for or
+nobody reads; operands keep the strides that eager would see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.loop_ir.values import cast
+from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.registry import Lowering, aten, lower
+
+
+@lower(aten.convolution_backward.default)
+def convolution_backward(
+    ctx: Lowering, dy: Ref, x: Ref, weight: Ref, bias_sizes: Any, *rest: Any
+) -> tuple[Ref | None, ...]:
+    *how, mask = rest
+    used = ctx.used_outputs()
+    wanted = [bool(mask[k]) and k in used for k in range(3)]
+    results: list[Ref | None] = [None, None, None]
+    operands: list[Any] = []
+    if wanted[0] or wanted[1]:
+        fakes = [argument.meta["val"] for argument in ctx.node.args[:3]]  # type: ignore[union-attr]
+        operands = [
+            ctx.strided(ref, ctx.sizes.exprs(fake.stride()))
+            for ref, fake in zip((dy, x, weight), fakes, strict=True)
+        ]
+    for k in range(2):
+        if wanted[k]:
+            arguments = [*operands, bias_sizes, *how, [k == 0, k == 1, False]]
+            results[k] = ctx.extern(ctx.node.target, arguments, used={k})[k]
+    if wanted[2]:
+        results[2] = _bias(ctx, dy)
+    return tuple(results)
+
+
+def _bias(ctx: Lowering, dy: Ref) -> Ref:
+    """The sum over everything but channels, in double: as many terms as pixels, which may cancel."""
+    dims: Sequence[int] = [k for k in range(len(dy.sizes)) if k != 1]
+    dtype, wide = ctx.meta(2).dtype, torch.float64
+    (total,) = ctx.reduction("sum", lambda at: cast(dy.at(at), wide), dy.sizes, dims, wide, "bias_gradient")
+    shaped = total.reshape(ctx.shape(2))
+    return ctx.pointwise(lambda at: cast(shaped.at(at), dtype), ctx.shape(2), dtype, label="bias_gradient")
