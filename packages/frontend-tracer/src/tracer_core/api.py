@@ -202,9 +202,11 @@ def _compile(model: Any, config: CompileConfig) -> Any:
         return model
     model = _behind_torch_compile(model)
     if _is_torch_compiled_module(model):
-        return share(model, lambda call, module: _traced(_call_original, config), _mark_method)
+        return share(
+            model, lambda call, module: _traced(_call_original, config), _mark_method, _methods(config)
+        )
     if isinstance(model, torch.nn.Module):
-        return share(model, lambda call, module: _traced(call, config), _mark_method)
+        return share(model, lambda call, module: _traced(call, config), _mark_method, _methods(config))
     if isinstance(model, (staticmethod, classmethod)):
         return type(model)(_compile(model.__func__, config))
     if inspect.ismethod(model):
@@ -237,6 +239,20 @@ def _call_original(module: Any, /, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
+def _methods(config: CompileConfig) -> dict[str, Callable[[], None]]:
+    """What compiled objects have besides: ``refresh()`` where parameters are constants (``freeze=True``)."""
+    if config.backend.params != "constants" or not getattr(config.options, "freeze", False):
+        return {}
+
+    def refresh() -> None:
+        """Reads all parameters again at the next call: after writes that leave no trace (``.data``, NumPy)."""
+        from tracer_core.aten.frozen import refresh as implementation  # heavy: the tracer
+
+        implementation(config.options)
+
+    return {"refresh": refresh}
+
+
 def _traced(function: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
     """The tracer's callable for a Python function."""
     from tracer_core.runtime import CompiledFunction  # heavy: the tracer
@@ -255,6 +271,7 @@ def _compiled_function(function: Callable[..., Any], config: CompileConfig) -> C
         return traced(*args, **kwargs)
 
     _mark_method(look_like(call, function), traced, function)
+    vars(call).update(_methods(config))
     return call
 
 
@@ -267,6 +284,7 @@ def _compiled_object(target: Callable[..., Any], config: CompileConfig) -> Calla
         return traced(target, *args, **kwargs)
 
     _mark_method(look_like(call, target), traced, target)
+    vars(call).update(_methods(config))
     return call
 
 

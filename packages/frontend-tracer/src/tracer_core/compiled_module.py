@@ -25,7 +25,7 @@ import copyreg
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from torch import fx, nn
@@ -47,11 +47,17 @@ Replace = Callable[[Callable[..., Any], nn.Module], Callable[..., Any]]
 MarkMethod = Callable[[Callable[..., Any], Callable[..., Any], Callable[..., Any]], None]
 
 
-def share(module: M, replace: Replace, mark: MarkMethod) -> M:
+_NO_METHODS: Mapping[str, Callable[[], None]] = types.MappingProxyType({})
+
+
+def share(
+    module: M, replace: Replace, mark: MarkMethod, methods: Mapping[str, Callable[[], None]] = _NO_METHODS
+) -> M:
     """A module that shares `module`'s state and is called through ``replace(type(module).__call__, module)``.
 
     ``forward`` is replaced likewise, so that code that calls ``m.forward(x)`` is served too: as in eager
-    PyTorch, that runs no hooks. Raises OptionError if the class has ``__slots__`` or cannot be subclassed.
+    PyTorch, that runs no hooks. methods: functions without arguments that the shared module has besides. Raises
+    OptionError if the class has ``__slots__``, cannot be subclassed or has something else by the name of a method.
     """
     module = unshared(module)
     cls = type(module)
@@ -67,6 +73,12 @@ def share(module: M, replace: Replace, mark: MarkMethod) -> M:
         "__copy__": lambda self: copy.copy(_plain(self)),
         "__deepcopy__": lambda self, memo: copy.deepcopy(_plain(self), memo),
     }
+    for name, function in methods.items():
+        if hasattr(module, name):
+            raise OptionError(
+                f"{cls.__qualname__} has an attribute {name!r} already, which freeze=True needs"
+            )
+        namespace[name] = staticmethod(function)
     for name in ("__call__", "forward"):
         call = getattr(cls, name, None)
         if inspect.isfunction(call):  # a ScriptModule's forward is not: it stays as it is

@@ -188,7 +188,10 @@ class CompileSpec:
     of the program the graph is. options: an instance of the backend's options dataclass. mode: one of
     the backend's modes. device: where most of the graph's inputs live. cache_key: hex digest over
     graph, shapes, dtypes, options, mode and versions: equal keys mean that compiling again would
-    give the same result. name: a short name for dumps and messages (``graph_0``).
+    give the same result. name: a short name for dumps and messages (``graph_0``). constants: indices of the inputs
+    (parameters and buffers) that keep their values from call to call. Where there are any, the runner has a
+    method ``prepare(tensors)``: it gets these inputs and returns a runner for them, which is called with all inputs
+    as long as the core sees no change in them.
     """
 
     backend: str
@@ -202,6 +205,7 @@ class CompileSpec:
     mode: str
     device: torch.device
     cache_key: str
+    constants: tuple[int, ...] = ()
 
 
 #: What `Backend.compile` returns: called with a flat list of the graph's inputs, which it may clear
@@ -225,7 +229,8 @@ class Backend:
     are needed. partition: for `Training.JOINT`, ``(joint) -> names``: gets the joint graph, a GraphModule that
     returns (outputs of the forward, gradients) and whose nodes have ``meta["phase"]`` ``"forward"`` or
     ``"backward"``, and names the forward nodes whose values are saved for the backward; the rest is computed
-    again. params: ``"inputs"`` or, by a user's option only, ``"constants"``. modes: mode name -> what it means here.
+    again. params: ``"inputs"``, or ``"constants"``: where the user sets its option ``freeze``, graphs for inference
+    are compiled with `CompileSpec.constants`. modes: mode name -> what it means here.
     shapes: ``"static"`` or ``"symbolic"``. numbers: ``"inputs"``: numbers of the program that change from call to
     call are inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they always are), ``"constants"``: they are
     guarded by value. devices: device types it runs on.

@@ -18,8 +18,10 @@ from inductor_backend.codegen.cpp.kernel import KernelText, KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.wrapper import Step, Wrapper
-from inductor_backend.externs import own
+from inductor_backend.externs import own, packed
+from inductor_backend.externs.packed_ops import name_of
 from inductor_backend.externs.table import Choice
+from inductor_backend.freezing.prepared import FrozenRunner, freeze
 from inductor_backend.loop_ir import printer, verify
 from inductor_backend.loop_ir.nodes import BufferKind, Program
 from inductor_backend.lowering.graph import GraphLowering
@@ -215,7 +217,7 @@ def _load(c: Compilation) -> None:
         c.runner.__globals__.get("library"),  # type: ignore[attr-defined]
         sum(kernel is not None for kernel in c.kernels),
         len(c.cpp.kernels) if c.cpp else 0,
-        tuple(str(node.target) for node in externs),
+        tuple(name_of(node.target) for node in externs),
         tuple(str(n.target) for n in externs if n.fallback),
         c.seconds,
         c.program.constants,
@@ -310,6 +312,20 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """Compiles one functional ATen graph. Raises BackendError; VerifyError where a stage broke its rules."""
     if any(node.target in _PRODUCTS for node in gm.graph.nodes):
         own.prepare()
+    if spec.constants:
+        return _compile_frozen(gm, spec)
     runner = run_stages(start(gm, spec)).runner
     assert runner is not None
     return runner
+
+
+def _compile_frozen(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+    """The same for a graph whose parameters are constants: a runner with `prepare`."""
+    packed.prepare()
+    with stage("inductor_freeze", graph=spec.name, suffix=".py") as record:
+        frozen = freeze(gm, spec)
+        if wants_text():
+            record.text = frozen.graph.print_readable(print_output=False)
+    runner = run_stages(start(frozen.graph, frozen.spec)).runner
+    assert runner is not None
+    return FrozenRunner(runner, frozen)

@@ -11,12 +11,16 @@ class InductorOptions:
     """fuse: put several operators into one kernel (False: one kernel an operator, to find a wrong fusion).
     inline: compute cheap or single-use results inside their readers. memory_budget: for training, the part (0 to 1)
     of the activations' bytes that may be kept from the forward to the backward; what is not kept is computed again
-    (at 1 only what costs next to nothing is). All fields change the generated code, so all are part of the cache
-    key. Raises ValueError for a budget outside 0 to 1."""
+    (at 1 only what costs next to nothing is). freeze: in inference, parameters and buffers are constants: what depends
+    on them alone is computed once, batch norms go into convolutions, weights are packed (copies: memory for speed).
+    A parameter that is replaced, or written to by an operator, is prepared again at the next call; writes through
+    ``.data``, NumPy or shared memory cannot be seen: call ``fast.refresh()`` after them.
+    All fields change the generated code, so all are part of the cache key. Raises ValueError for a budget outside 0 to 1."""
 
     fuse: bool = True
     inline: bool = True
     memory_budget: float = 1.0
+    freeze: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.memory_budget <= 1:

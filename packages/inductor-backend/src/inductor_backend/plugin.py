@@ -19,6 +19,7 @@ BACKEND = Backend(
     training=Training.FORWARD_BACKWARD,
     shapes="symbolic",
     numbers="inputs",
+    params="constants",
     devices=frozenset({"cpu"}),
     modes=MappingProxyType({"default": "fused kernels, operators as PyTorch has them"}),
     options="inductor_backend.options:InductorOptions",

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aten.frozen import compile_with_constants
 from tracer_core.aten.lower import Lowered, Request, output_specs
 from tracer_core.aten.sizes import free_symbols, size_origins
 from tracer_core.plugin_api import Backend, InputSpec, Role, Runner, resolve
@@ -42,7 +43,7 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
     supports = supported_by(backend)
     refused = refusals(lowered.graph.graph, supports) if supports is not None else {}
     if not refused:
-        return compile_function(lowered.graph, lowered.spec), ""
+        return compile_with_constants(backend, compile_function, lowered.graph, lowered.spec), ""
     return Partition(backend, lowered, refused).runner(compile_function), summary(
         lowered.graph.graph, refused
     )
@@ -281,7 +282,8 @@ class Partition:
         values = [node.meta["val"] for node in sources]
         outputs = output_specs([node.meta["val"] for node in results], values)
         spec = request.spec(gm, inputs, (), outputs)
-        run = checked(compile_function(gm, spec), spec, given=output_specs(values, []))
+        compiled = compile_with_constants(self.backend, compile_function, gm, spec)
+        run = checked(compiled, spec, given=output_specs(values, []))
 
         def call(*args: Any) -> Any:
             return run(list(args))

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from inductor_backend.codegen.cpp.expressions import size_expression
+from inductor_backend.externs import packed
 from inductor_backend.externs.own import POSTS, form
+from inductor_backend.externs.packed_ops import geometry
 from inductor_backend.externs.table import Operand, _is_last_only
 from inductor_backend.index_expr import Expr
 from inductor_backend.loop_ir.nodes import ExternNode, Layout, Program, Strided
@@ -104,6 +106,48 @@ def _convolution_backward(
     return f"run_convolution_backward_{'input' if of_input else 'weight'}({', '.join(map(_text, numbers))})"
 
 
+def _optional(address: Address, tensor: Strided | None) -> str | int:
+    return 0 if tensor is None else address(tensor)
+
+
+def _packed_convolution(
+    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+) -> str:
+    x, weight, bias, numbers, planes = node.args
+    batch, _, height, width = x.layout.sizes
+    sizes = (batch, height, width, *result.layout.sizes[2:])
+    name, values = packed.call(geometry(numbers), sizes, post, node.final, planes)
+    tensors = [
+        address(x),
+        address(weight),
+        _optional(address, bias),
+        _optional(address, residual),
+        address(result),
+    ]
+    return f"{name}({', '.join(map(_text, [*tensors, *values]))})"
+
+
+def _packed_linear(
+    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+) -> str:
+    x, weight, bias, count = node.args
+    m, k = x.layout.sizes
+    ldr = 0 if residual is None else residual.layout.strides[0]
+    values = packed.linear_call(m, k, count, x.layout.strides[0], count, ldr, post, node.final)
+    tensors = [
+        address(x),
+        address(weight),
+        _optional(address, bias),
+        _optional(address, residual),
+        address(result),
+    ]
+    return f"run_packed({', '.join(map(_text, [*tensors, *values]))})"
+
+
+_PACKED_LAUNCHERS = "\n".join(
+    f"{name} = packed.function({name!r}, {count})" for name, count in packed.LAUNCHERS.items()
+)
+
 #: operator name -> (launcher, its definition in the module, text of a call)
 OWN_CALLS = {
     "aten.mm.default": ("run_linear = own.library().function('run_linear', 14)", _linear),
@@ -117,4 +161,6 @@ OWN_CALLS = {
         "own.library().function(f'run_convolution_backward_{of}', 21) for of in ('input', 'weight'))",
         _convolution_backward,
     ),
+    "packed.convolution": (_PACKED_LAUNCHERS, _packed_convolution),
+    "packed.linear": (_PACKED_LAUNCHERS, _packed_linear),
 }

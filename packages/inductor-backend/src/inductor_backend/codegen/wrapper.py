@@ -18,6 +18,7 @@ from inductor_backend.codegen.cpp.module import Run
 from inductor_backend.codegen.own_calls import OWN_CALLS
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.errors import unsupported
+from inductor_backend.externs.packed_ops import name_of
 from inductor_backend.externs.table import Choice
 from inductor_backend.index_expr import Expr, simplify
 from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Strided
@@ -157,7 +158,7 @@ class Wrapper:
 
     def own(self, node: ExternNode) -> None:
         """A call of one of our products, which writes into the arena or a fresh output."""
-        definition, text = OWN_CALLS[str(node.target)]
+        definition, text = OWN_CALLS[name_of(node.target)]
         self.definitions[definition] = None
         (name,) = node.writes
         result = Strided(name, self.program.buffers[name].layout)
@@ -333,7 +334,7 @@ import torch
 from torch import as_strided
 from torch import empty_strided as empty
 
-from inductor_backend.externs import own
+from inductor_backend.externs import own, packed
 from inductor_backend.output_support import (
     ArenaPool,
     arena_view,

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.externs import onednn, own
+from inductor_backend.externs import onednn, own, packed, packed_ops
 from inductor_backend.externs.fallbacks import FALLBACKS
 
 __all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best", "choose"]
@@ -213,10 +213,26 @@ def _is_last_only(operand: Operand) -> bool:
     )
 
 
+def _packed(name: str) -> Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]:
+    choice = Choice(
+        getattr(packed_ops, name),
+        f"{packed_ops.__name__}:{name}",
+        "own",
+        "packed weights",
+        _PACKED_POSTS,
+        residual=True,
+    )
+    return lambda target, args, hint: choice
+
+
+_PACKED_POSTS = frozenset(packed.POSTS)
+
 #: operator -> rule. Every other operator that is not lowered to loops runs ATen's kernel.
 RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] = {
     aten.mm.default: _mm,
     aten.addmm.default: _addmm,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
+    packed_ops.convolution: _packed("convolution"),
+    packed_ops.linear: _packed("linear"),
 }

@@ -159,7 +159,8 @@ class ExternNode:
     """A call of an ATen operator. args and kwargs: constants, sizes, `Strided`, and lists of them.
     outputs: buffers it makes (None: not used). unpack: the operator returns a tuple. sequential: it has a
     side effect (random numbers), so its order among such nodes is kept. fallback: it has no lowering.
-    post: an activation applied to the result; residual: a tensor added after it (our own products only).
+    post: an activation applied to the result; residual: a tensor added after it; final: an activation applied
+    after that (our own products only).
     in_place: the input that it writes to, whose memory its output shares."""
 
     name: str
@@ -174,6 +175,7 @@ class ExternNode:
     after: tuple[str, ...] = ()
     post: str = "none"
     residual: Strided | None = None
+    final: str = "none"
     in_place: str | None = None
 
     @property

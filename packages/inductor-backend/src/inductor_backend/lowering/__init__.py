@@ -9,6 +9,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     matmul,
     norm_backward,
     normalization,
+    packed,
     pointwise,
     reduction,
     scan,

@@ -22,6 +22,7 @@ from inductor_backend.loop_ir.values import Number, cast
 from inductor_backend.loop_ir.views import Ref, broadcast
 from inductor_backend.lowering.cat_chains import find_chains
 from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.image_layout import channels_last_nodes
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, same_strides
 from inductor_backend.size_vars import SizeVars
@@ -56,6 +57,7 @@ class GraphLowering:
             "output": self.output,
         }
         self.ctx.chains = find_chains(self.gm.graph)
+        self.ctx.last = channels_last_nodes(self.gm.graph)
         for node in self.gm.graph.nodes:
             step = dispatch.get(node.op)
             if step is None:

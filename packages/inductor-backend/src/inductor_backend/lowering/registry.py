@@ -55,7 +55,8 @@ class Lowering:
     """What lowerings work with: the program that grows, and the node being lowered. Mutable.
 
     `node` is the current graph node; `chains` and `versions` belong to
-    concatenations that share a buffer (`cat_chains`), `scattered` to scatters (`scatter.Target`).
+    concatenations that share a buffer (`cat_chains`), `scattered` to scatters (`scatter.Target`); `last`: nodes whose
+    images are channels-last.
     """
 
     def __init__(self, program: Program, sizes: SizeVars) -> None:
@@ -66,6 +67,7 @@ class Lowering:
         self.chains: dict[torch.fx.Node, Chain] = {}
         self.versions: dict[torch.fx.Node, Buffer] = {}
         self.scattered: dict[torch.fx.Node, Any] = {}
+        self.last: set[torch.fx.Node] = set()
 
     # what the current node says ------------------------------------------------------------------
 
@@ -78,6 +80,9 @@ class Lowering:
         return self.sizes.exprs(self.meta(position).shape)
 
     def strides(self, position: int | None = None) -> tuple[Expr, ...]:
+        """Of the node's result: eager's, or channels-last where the graph's images are kept so."""
+        if self.node in self.last and len(sizes := self.shape(position)) == 4:
+            return last_strides(sizes)
         return self.sizes.exprs(self.meta(position).stride())
 
     def used_outputs(self) -> set[int]:
@@ -261,14 +266,24 @@ class Lowering:
         label: str | None = None,
         fallback: bool = False,
         sequential: bool = False,
+        strides: Sequence[Expr] | None = None,
+        post: str = "none",
+        residual: Strided | None = None,
+        final: str = "none",
     ) -> Any:
         """Calls an ATen operator with the node's result metadata. used: which outputs are needed (None:
-        the operator returns one tensor). Returns a Ref, or a tuple with None for unused outputs."""
+        the operator returns one tensor). strides: of the only result, where they are not those of the metadata.
+        Returns a Ref, or a tuple with None for unused outputs."""
         values = self.node.meta["val"]
         unpack = isinstance(values, (tuple, list))
         metas = list(values) if unpack else [values]
         buffers = [
-            self.buffer(self.sizes.exprs(m.shape), m.dtype, self.sizes.exprs(m.stride()), BufferKind.EXTERN)
+            self.buffer(
+                self.sizes.exprs(m.shape),
+                m.dtype,
+                self.sizes.exprs(m.stride()) if strides is None else strides,
+                BufferKind.EXTERN,
+            )
             if isinstance(m, torch.Tensor) and (used is None or k in used)
             else None
             for k, m in enumerate(metas)
@@ -283,6 +298,9 @@ class Lowering:
             self.origin(label),
             sequential,
             fallback,
+            post=post,
+            residual=residual,
+            final=final,
         )
         self.program.nodes.append(node)
         refs = tuple(Ref.of(buffer) if buffer is not None else None for buffer in buffers)
@@ -331,6 +349,12 @@ def _getitem_target() -> Any:
 _getitem = _getitem_target()
 
 
+def last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Row-major with the channels innermost."""
+    _, channels, height, width = sizes
+    return (simplify(channels * height * width), 1, simplify(channels * width), channels)
+
+
 def same_strides(layout: Layout, strides: Sequence[Expr]) -> bool:
     """True where the strides agree in every dimension that has more than one element."""
     return all(
@@ -348,4 +372,13 @@ def normalize_dims(dims: Any, rank: int) -> list[int]:
     )
 
 
-__all__ = ["LOWERINGS", "Lowering", "aten", "compute_dtype", "lower", "normalize_dims", "same_strides"]
+__all__ = [
+    "LOWERINGS",
+    "Lowering",
+    "aten",
+    "compute_dtype",
+    "last_strides",
+    "lower",
+    "normalize_dims",
+    "same_strides",
+]

@@ -17,7 +17,7 @@ from inductor_backend.index_expr import Expr, Index, product, simplify, variable
 from inductor_backend.loop_ir.nodes import Buffer, Store
 from inductor_backend.loop_ir.values import cast, const, make
 from inductor_backend.loop_ir.views import Ref
-from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
 
 
 @lower(operator.getitem)
@@ -252,7 +252,9 @@ def _version(ctx: Lowering, cats: Sequence[torch.fx.Node], parts: Sequence[Ref],
     longest = cats[-1]
     if longest not in ctx.versions:
         fake = longest.meta["val"]
-        ctx.versions[longest] = ctx.buffer(ctx.sizes.exprs(fake.shape), fake.dtype)
+        sizes = ctx.sizes.exprs(fake.shape)
+        strides = last_strides(sizes) if longest in ctx.last else None
+        ctx.versions[longest] = ctx.buffer(sizes, fake.dtype, strides)
     whole = ctx.versions[longest]
     buffer = whole
     if ctx.node is not longest:

@@ -60,6 +60,8 @@ def _refusal(program: Program, sizes: SizeVars, node: ExternNode, user: LoopNode
     source, target = program.buffers[node.writes[0]], program.buffers[store.buffers[0]]
     if argument.name != "load" or argument.buffer != source.name:
         return "not an activation of the result itself"
+    if node.post != "none" or node.residual is not None or node.final != "none":
+        return "it has an epilogue already"
     choice = choice_of(program, node, sizes)
     if choice.kind != "own" or store.value.name not in choice.posts:
         return f"the product is not ours, or does not know it ({choice.reason})"
@@ -68,6 +70,7 @@ def _refusal(program: Program, sizes: SizeVars, node: ExternNode, user: LoopNode
     if target.name in program.output_names or target.kind.value != "temp" or target.storage != target.name:
         return "its result is an output, an input or shared"
     dense = all(b.layout.strides == contiguous_strides(b.layout.sizes) for b in (source, target))
+    dense = dense or source.layout == target.layout
     same_place = source.layout.flat(argument.attr[1]) == target.layout.flat(store.index)
     if not dense or not same_place or source.layout.numel != target.layout.numel:
         return "another order of elements"

@@ -11,12 +11,15 @@ from typing import Any
 
 import torch
 
+from inductor_backend.externs import packed_ops
 from inductor_backend.externs.table import Choice, Operand, aten_choice, best
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, Program, Strided
 from inductor_backend.size_vars import SizeVars
 
 #: Products whose call may have symbolic sizes: no choice of form depends on them.
-SYMBOLIC = frozenset({torch.ops.aten.mm.default, torch.ops.aten.addmm.default})
+SYMBOLIC = frozenset(
+    {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, packed_ops.convolution, packed_ops.linear}
+)
 
 
 #: Operators that return several tensors, of which a call of ours computes one.

@@ -1,0 +1,161 @@
+"""Parameters as constants (``freeze=True``): who notices that one of them changed.
+
+In: a backend with ``params="constants"``, a graph for inference, its spec and the user's option. Out: a runner that
+calls what the backend's runner made for the parameters of the call (`CompileSpec.constants`). What always holds:
+that is used only while each parameter is the same object, with the version and the memory that it had when it was
+prepared; else it is prepared again, without compiling. Sizes, strides and dtypes are the tracer's guards.
+
+What cannot be seen: writes through ``.data``, NumPy arrays and shared memory, which leave the version as it was.
+`refresh` is for those.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tracer_core.errors import BackendError
+from tracer_core.plugin_api import Backend, CompileSpec, Phase, Role, Runner
+
+#: Sets of parameters that one graph keeps prepared: instances of one class may share it.
+MOST_STATES = 16
+
+_FROZEN_ROLES = frozenset({Role.PARAMETER, Role.BUFFER})
+_instances: weakref.WeakSet[Frozen] = weakref.WeakSet()
+
+
+def compile_with_constants(
+    backend: Backend,
+    compile_function: Callable[[torch.fx.GraphModule, CompileSpec], Runner],
+    gm: torch.fx.GraphModule,
+    spec: CompileSpec,
+) -> Runner:
+    """What the backend compiles, with parameters and buffers as constants where that was asked for."""
+    constants = constant_inputs(gm, spec) if wants_constants(backend, spec.options) else ()
+    if not constants or spec.phase is not Phase.INFERENCE:
+        return compile_function(gm, spec)
+    spec = replace(spec, constants=constants, cache_key=spec.cache_key + "-frozen")
+    return Frozen(compile_function(gm, spec), spec)
+
+
+def wants_constants(backend: Backend, options: Any) -> bool:
+    """Whether the user asked for it, of a backend that can do it."""
+    return backend.params == "constants" and bool(getattr(options, "freeze", False))
+
+
+def constant_inputs(gm: torch.fx.GraphModule, spec: CompileSpec) -> tuple[int, ...]:
+    """The parameters and buffers that the graph reads and does not write to."""
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    return tuple(
+        index
+        for index, (node, described) in enumerate(zip(placeholders, spec.inputs, strict=True))
+        if described.role in _FROZEN_ROLES
+        and isinstance(node.meta["val"], torch.Tensor)
+        and index not in spec.mutations
+        and all(isinstance(size, int) for size in node.meta["val"].shape)
+    )
+
+
+def refresh(options: Any) -> None:
+    """Prepares the parameters anew at the next call of every graph that was compiled with this options object."""
+    for one in list(_instances):
+        if one.spec.options is options:
+            one.forget()
+
+
+class State:
+    """Parameters, and the runner that was made for them. ids, versions, pointers: what must not change. The tensors
+    are held, not watched: torch refuses to swap tensors that have weak references."""
+
+    __slots__ = ("ids", "pointers", "run", "tensors", "versions")
+
+    def __init__(self, tensors: Sequence[torch.Tensor], run: Runner) -> None:
+        self.ids = list(map(id, tensors))
+        self.versions = versions(tensors)
+        self.pointers = [tensor.data_ptr() for tensor in tensors]
+        self.tensors = list(tensors)
+        self.run = run
+
+    def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether they are as they were."""
+        return (
+            list(map(id, tensors)) == self.ids
+            and [tensor._version for tensor in tensors] == self.versions
+            and [tensor.data_ptr() for tensor in tensors] == self.pointers
+        )
+
+    def is_ours_alone(self) -> bool:
+        """Whether nobody else has one of the tensors any more: these will not be seen together again."""
+        tensors = self.tensors
+        return any(sys.getrefcount(tensors[k]) <= 2 for k in range(len(tensors)))
+
+
+def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """How often each was written to. Raises BackendError for inference tensors, which do not count that."""
+    for tensor in tensors:
+        if tensor.is_inference():
+            raise BackendError(
+                "freeze",
+                "first call",
+                f"a parameter of sizes {tuple(tensor.shape)} was made under torch.inference_mode(), where writes "
+                "are not counted: it cannot be frozen. Make the model outside inference mode, or leave freeze off",
+            )
+    return [tensor._version for tensor in tensors]
+
+
+class Frozen:
+    """Called like the backend's runner. Mutable: one state a set of parameters.
+
+    compiled: the backend's runner, with its `prepare`. spec: it was compiled for.
+    """
+
+    def __init__(self, compiled: Any, spec: CompileSpec) -> None:
+        self.compiled, self.spec = compiled, spec
+        first, *rest = spec.constants
+        pick = operator.itemgetter(*spec.constants)
+        self._pick: Callable[[list[Any]], Sequence[Any]] = pick if rest else lambda inputs: (inputs[first],)
+        self._last: State | None = None
+        self._states: dict[tuple[int, ...], State] = {}
+        self._lock = threading.Lock()
+        _instances.add(self)
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        tensors = self._pick(inputs)
+        state = self._last
+        if state is None or not state.holds(tensors):
+            state = self._state_of(tensors)
+        return state.run(inputs)
+
+    def forget(self) -> None:
+        """Drops what was prepared."""
+        with self._lock:
+            self._states.clear()
+            self._last = None
+
+    def _state_of(self, tensors: Sequence[torch.Tensor]) -> State:
+        key = tuple(map(id, tensors))
+        with self._lock:
+            state = self._states.get(key)
+            if state is None or not state.holds(tensors):
+                self._states.pop(key, None)  # its memory first
+                self._last = state = None
+                for other in [k for k, one in self._states.items() if one.is_ours_alone()]:
+                    del self._states[other]
+                while len(self._states) >= MOST_STATES:
+                    del self._states[next(iter(self._states))]
+                state = self._states[key] = self._prepared(tensors)
+            self._last = state
+            return state
+
+    def _prepared(self, tensors: Sequence[torch.Tensor]) -> State:
+        versions(tensors)
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            run = self.compiled.prepare(tensors)
+        return State(tensors, run)

@@ -1,0 +1,237 @@
+"""Products and convolutions with packed weights, on channels-last data, as Python functions.
+
+In: float32 CPU tensors. Out: packed weights (flat tensors that only these kernels read), results. What always
+holds: the result is channels-last, ``after(before(x * w + bias) + residual)``; `kernel_of` names the kernel that
+takes a convolution, or None where none of them does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inductor_backend.runtime.build_cpp import Library, build, load_binary
+from tracer_core.plugin_api import BackendError
+
+#: Activations by name: the number in packed.cpp.
+POSTS = {
+    "none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6, "hardswish": 7, "relu6": 8,
+}  # fmt: skip
+
+#: Kernels, and how many arguments each takes.
+LAUNCHERS = {"run_packed": 27, "run_depthwise": 22, "run_narrow": 23}
+
+#: Convolutions with fewer channels than this read lines of taps from a copy with a border.
+FEW_CHANNELS = 12
+
+_BUILDING = threading.Lock()
+_restored: Library | None = None
+
+
+@functools.cache
+def library() -> Library:
+    """The compiled packed.cpp (built once a machine, then found in the cache)."""
+    if _restored is not None:
+        return _restored
+    with _BUILDING:
+        return build([(Path(__file__).parent / "packed.cpp").read_text()], name="packed_kernels")
+
+
+@functools.cache
+def prepare() -> None:
+    """Starts `library` in the background, once a process: see `own.prepare`."""
+
+    def work() -> None:
+        with contextlib.suppress(BackendError):  # raised again, and then seen, where the library is used
+            library()
+
+    threading.Thread(target=work, name="inductor packed kernels", daemon=True).start()
+
+
+def restore(data: bytes) -> None:
+    """Uses a stored ``library().read_binary()`` in this process: then no compiler is needed."""
+    global _restored
+    _restored = load_binary(data, name="packed_kernels")
+    for cached in (library, function, lanes):
+        cached.cache_clear()
+
+
+@functools.cache
+def function(name: str, nargs: int) -> Callable[..., None]:
+    """A launcher of packed.cpp."""
+    return library().function(name, nargs)
+
+
+@functools.cache
+def lanes() -> int:
+    """Floats in a vector of the compiled kernels."""
+    answer = torch.zeros(1, dtype=torch.int64)
+    function("packed_lanes", 1)(answer)
+    return int(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A 2-D convolution without its images: channels in and out of all groups, window, and how it moves."""
+
+    channels: int
+    count: int
+    window: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+    groups: int
+
+    @property
+    def taps(self) -> int:
+        return self.window[0] * self.window[1]
+
+    @property
+    def bordered(self) -> bool:
+        """Whether it reads a copy of its input with a border (see `FEW_CHANNELS`); such a one takes planes too."""
+        few = self.groups == 1 and self.channels < FEW_CHANNELS and self.window[1] > 1
+        return few and self.dilation[1] == 1
+
+
+def kernel_of(g: Geometry) -> str | None:
+    """ "dense", "depthwise" or "narrow": the kernel for that convolution; None where there is none."""
+    if g.groups == 1:
+        return "dense"
+    inside, outside = g.channels // g.groups, g.count // g.groups
+    kh, kw = g.window
+    if inside == outside == 1:
+        taken = kw in (3, 5, 7) and kh <= 16 and g.stride[1] in (1, 2) and g.dilation[1] == 1
+        return "depthwise" if taken and g.channels >= lanes() else None
+    if inside == outside and inside in (2, 4, 8) and inside < lanes():
+        return "narrow" if g.channels % lanes() == 0 and g.taps <= 49 else None
+    return "dense" if outside >= 8 else None
+
+
+def _whole(count: int) -> int:
+    return -(-count // lanes()) * lanes()
+
+
+def packed_size(g: Geometry) -> int:
+    """Floats of the packed weight."""
+    kernel = kernel_of(g)
+    inside = g.channels // g.groups
+    if kernel == "dense":
+        return g.groups * _whole(g.count // g.groups) * inside * g.taps
+    return g.count * inside * g.taps
+
+
+def pack(weight: torch.Tensor, g: Geometry) -> torch.Tensor:
+    """The weight [N, C / groups, kh, kw] (or [N, C]) as its kernel reads it."""
+    packed = torch.empty(packed_size(g), dtype=torch.float32)
+    weight = weight.detach()
+    kernel = kernel_of(g)
+    if kernel == "depthwise":
+        return packed.view(g.taps, g.count).copy_(weight.reshape(g.count, g.taps).t()).view(-1)
+    if kernel == "narrow":
+        weight = weight.contiguous()
+        function("pack_narrow", 5)(weight, packed, g.count, g.channels // g.groups, g.taps)
+        return packed
+    sn, sc, st = _strides(weight)
+    if g.window[0] > 1 and g.window[1] > 1 and weight.stride(2) != weight.size(3) * weight.stride(3):
+        weight = weight.contiguous()
+        sn, sc, st = _strides(weight)
+    function("run_pack", 9)(weight, packed, g.count, g.channels // g.groups, g.taps, sn, sc, st, g.groups)
+    return packed
+
+
+def _strides(weight: torch.Tensor) -> tuple[int, int, int]:
+    """Of a channel of the result, one of the input, and a tap."""
+    if weight.dim() == 2:
+        return weight.stride(0), weight.stride(1), 1
+    return weight.stride(0), weight.stride(1), weight.stride(3) if weight.size(3) > 1 else weight.stride(2)
+
+
+def convolution(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    bias: torch.Tensor | None,
+    g: Geometry,
+    *,
+    before: str = "none",
+    residual: torch.Tensor | None = None,
+    after: str = "none",
+) -> torch.Tensor:
+    """The convolution of a channels-last x; residual is channels-last as the result."""
+    batch, _, height, width = x.shape
+    (kh, kw), (sh, sw), (ph, pw), (dh, dw) = g.window, g.stride, g.padding, g.dilation
+    oh = (height + 2 * ph - dh * (kh - 1) - 1) // sh + 1
+    ow = (width + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+    out = torch.empty(batch, oh, ow, g.count)
+    run(x, packed, bias, residual, out, g, (batch, height, width, oh, ow), before, after)
+    return out.permute(0, 3, 1, 2)
+
+
+def run(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor | None,
+    out: torch.Tensor,
+    g: Geometry,
+    sizes: Sequence[int],
+    before: str,
+    after: str,
+) -> None:
+    """One call of the kernel; sizes: batch, height, width, and those of the result."""
+    name, arguments = call(g, sizes, before, after)
+    optional = [0 if tensor is None else tensor for tensor in (bias, residual)]
+    function(name, 5 + len(arguments))(x, packed, *optional, out, *arguments)
+
+
+def call(
+    g: Geometry, sizes: Sequence[Any], before: str, after: str, planes: bool = False
+) -> tuple[str, list[Any]]:
+    """(launcher, its numbers after x, packed weight, bias, residual and result). planes: x is contiguous, not
+    channels-last; only where `Geometry.bordered`."""
+    batch, height, width, oh, ow = sizes
+    inside = g.channels // g.groups
+    kernel = kernel_of(g)
+    own = inside if kernel == "dense" else g.channels
+    window = [batch, own, height, width, *g.window, *g.stride, *g.padding, *g.dilation, oh, ow]
+    posts = [POSTS[before], POSTS[after]]
+    if kernel == "dense":
+        border = 0 if not g.bordered else 1 if planes else 2
+        count = g.count // g.groups
+        return "run_packed", [*window, count, g.channels, g.count, g.count, g.groups, *posts, border]
+    if kernel == "depthwise":
+        return "run_depthwise", [*window, g.count, *posts]
+    return "run_narrow", [*window, g.count, *posts, inside]
+
+
+def linear_call(m: Any, k: Any, n: int, ldx: Any, ldo: Any, ldr: Any, before: str, after: str) -> list[Any]:
+    """The numbers of `call` for a product: one image of one line. ldx, ldo, ldr: from row to row."""
+    window = [1, k, 1, m, 1, 1, 1, 1, 0, 0, 1, 1, 1, m]
+    return [*window, n, ldx, ldo, ldr, 1, POSTS[before], POSTS[after], 0]
+
+
+def linear(
+    x: torch.Tensor,
+    packed: torch.Tensor,
+    count: int,
+    bias: torch.Tensor | None = None,
+    *,
+    before: str = "none",
+    residual: torch.Tensor | None = None,
+    after: str = "none",
+) -> torch.Tensor:
+    """``x @ weight.t()`` for x [M, K] with dense rows."""
+    m, k = x.shape
+    out = torch.empty(m, count)
+    stride = 0 if residual is None else residual.stride(0)
+    numbers = linear_call(m, k, count, x.stride(0), count, stride, before, after)
+    function("run_packed", 27)(
+        x, packed, 0 if bias is None else bias, 0 if residual is None else residual, out, *numbers
+    )
+    return out

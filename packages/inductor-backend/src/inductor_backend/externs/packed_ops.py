@@ -1,0 +1,79 @@
+"""Operators that only frozen graphs have: packing a weight, and products and convolutions with packed weights.
+
+In: tensors, as `freezing` writes them into an ATen graph. Out: what the operator that they stand for returns. What
+always holds: each has a lowering, or is computed once when weights are prepared; called as Python functions they
+are the reference of what their kernels do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.externs import packed
+from inductor_backend.externs.packed import Geometry
+
+
+def name_of(target: Any) -> str:
+    """An operator's name: of ATen's, or of one of these functions."""
+    return f"packed.{target.__name__}" if target in OPERATORS else str(target)
+
+
+def geometry(numbers: Sequence[Any]) -> Geometry:
+    """From the numbers of a graph node: see `numbers_of`."""
+    channels, count, window, stride, padding, dilation, groups = numbers
+    pairs = [(int(a), int(b)) for a, b in (window, stride, padding, dilation)]
+    return Geometry(int(channels), int(count), pairs[0], pairs[1], pairs[2], pairs[3], int(groups))
+
+
+def numbers_of(g: Geometry) -> list[Any]:
+    """A geometry as a graph node can hold it."""
+    pairs = [list(pair) for pair in (g.window, g.stride, g.padding, g.dilation)]
+    return [g.channels, g.count, *pairs, g.groups]
+
+
+def matrix_geometry(k: int, n: int) -> Geometry:
+    """Of a product with a [k, n] matrix."""
+    return Geometry(k, n, (1, 1), (1, 1), (0, 0), (1, 1), 1)
+
+
+def pack(weight: torch.Tensor, numbers: Sequence[Any]) -> torch.Tensor:
+    """The weight as its kernel reads it."""
+    return packed.pack(weight, geometry(numbers))
+
+
+def convolution(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    numbers: Sequence[Any],
+    post: str = "none",
+    residual: torch.Tensor | None = None,
+    final: str = "none",
+) -> torch.Tensor:
+    """``final(post(convolution(x, weight) + bias) + residual)``, channels-last."""
+    last = torch.channels_last
+    given = None if residual is None else residual.contiguous(memory_format=last)
+    g = geometry(numbers)
+    return packed.convolution(
+        x.contiguous(memory_format=last), weight, bias, g, before=post, residual=given, after=final
+    )
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    count: int,
+    post: str = "none",
+    residual: torch.Tensor | None = None,
+    final: str = "none",
+) -> torch.Tensor:
+    """``final(post(x @ weight + bias) + residual)`` with x [M, K]."""
+    given = None if residual is None else residual.contiguous()
+    return packed.linear(x.contiguous(), weight, count, bias, before=post, residual=given, after=final)
+
+
+OPERATORS: frozenset[Callable[..., Any]] = frozenset({pack, convolution, linear})

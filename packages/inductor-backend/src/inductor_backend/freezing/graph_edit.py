@@ -1,0 +1,80 @@
+"""Edits of an ATen graph: new nodes with fake values, and which nodes depend on constants alone.
+
+In: a graph whose placeholders are partly constants. Out: nodes with ``meta["val"]``. What always holds: a new node
+has the user's line of the one that it was made for; a constant node computes the same whenever it is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from inductor_backend.externs import packed
+from inductor_backend.externs.packed_ops import OPERATORS, geometry
+from inductor_backend.externs.packed_ops import pack as pack_weight
+
+aten = torch.ops.aten
+
+
+class Editor:
+    """Mutable: the graph, and the set of its constant nodes. constants: placeholders that are."""
+
+    def __init__(self, gm: torch.fx.GraphModule, constants: Collection[torch.fx.Node]) -> None:
+        self.gm, self.graph = gm, gm.graph
+        self.constant: set[torch.fx.Node] = set(constants)
+        for node in self.graph.nodes:
+            if self._is_constant(node):
+                self.constant.add(node)
+
+    def _is_constant(self, node: torch.fx.Node) -> bool:
+        """Whether all that the node reads is constant, and there is such a thing. Numbers of the call, random
+        numbers and writes are not."""
+        if node.op != "call_function" or not node.all_input_nodes:
+            return False
+        tags = getattr(node.target, "tags", ())
+        schema = getattr(node.target, "_schema", None)
+        fixed = torch.Tag.nondeterministic_seeded not in tags and not (schema and schema.is_mutable)
+        return fixed and all(
+            source in self.constant or _makes_known_values(source) for source in node.all_input_nodes
+        ) and any(source in self.constant for source in node.all_input_nodes)  # fmt: skip
+
+    def is_constant(self, *nodes: Any) -> bool:
+        """Whether each is a constant node or None."""
+        return all(node is None or node in self.constant for node in nodes)
+
+    def call(self, like: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        """A new node before `like`, with its fake value."""
+        with self.graph.inserting_before(like):
+            node = self.graph.call_function(target, args, kwargs)
+        node.meta = {"user_frame": like.meta.get("user_frame", "?")}
+        node.meta["val"] = self._value(node, args, kwargs)
+        if self._is_constant(node):
+            self.constant.add(node)
+        return node
+
+    def _value(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        first = next(source.meta["val"] for source in node.all_input_nodes)
+        values = torch.fx.map_arg((args, kwargs), lambda source: source.meta["val"])
+        if node.target is pack_weight:
+            return first.new_empty(packed.packed_size(geometry(args[1])))
+        assert node.target not in OPERATORS
+        with first.fake_mode:
+            return node.target(*values[0], **values[1])  # type: ignore[operator]
+
+
+def _makes_known_values(node: torch.fx.Node) -> bool:
+    """An operator without tensors that gives the same in every call: ``arange(12)``, ``full(...)``."""
+    if node.op != "call_function" or node.all_input_nodes:
+        return False
+    value = node.meta.get("val")
+    tags = getattr(node.target, "tags", ())
+    uninitialised = getattr(node.target, "_opname", "") in (
+        "empty",
+        "empty_strided",
+        "new_empty",
+        "empty_permuted",
+    )
+    known = isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in value.shape)
+    return known and not uninitialised and torch.Tag.nondeterministic_seeded not in tags

@@ -1,0 +1,75 @@
+"""Products and convolutions with packed weights: calls of our own kernels on channels-last data.
+
+In: nodes that `freezing` made. Out: extern nodes. What always holds: convolutions read and write channels-last
+buffers (one with few channels reads planes too); nothing is copied that has the right strides already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from inductor_backend.externs import packed_ops
+from inductor_backend.index_expr import contiguous_strides
+from inductor_backend.loop_ir.nodes import Strided
+from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.registry import Lowering, last_strides, lower, same_strides
+
+
+@lower(packed_ops.convolution)
+def convolution(
+    ctx: Lowering,
+    x: Ref,
+    weight: Ref,
+    bias: Ref | None,
+    numbers: Sequence[Any],
+    post: str = "none",
+    residual: Ref | None = None,
+    final: str = "none",
+) -> Ref:
+    g = packed_ops.geometry(numbers)
+    layout = x.strided()
+    planes = g.bordered and layout is not None and same_strides(layout, contiguous_strides(x.sizes))
+    operand = ctx.strided(x, contiguous_strides(x.sizes) if planes else last_strides(x.sizes))
+    sizes = ctx.shape()
+    added = None if residual is None else ctx.strided(residual, last_strides(sizes))
+    offset = None if bias is None else ctx.strided(bias)
+    arguments = [operand, ctx.strided(weight), offset, list(numbers), planes]
+    return ctx.extern(
+        ctx.node.target, arguments, strides=last_strides(sizes), post=post, residual=added, final=final
+    )
+
+
+@lower(packed_ops.linear)
+def linear(
+    ctx: Lowering,
+    x: Ref,
+    weight: Ref,
+    bias: Ref | None,
+    count: int,
+    post: str = "none",
+    residual: Ref | None = None,
+    final: str = "none",
+) -> Ref:
+    sizes = ctx.shape()
+    added = None if residual is None else _rows(ctx, residual)
+    offset = None if bias is None else ctx.strided(bias)
+    return ctx.extern(
+        ctx.node.target,
+        [_rows(ctx, x), ctx.strided(weight), offset, count],
+        strides=contiguous_strides(sizes),
+        post=post,
+        residual=added,
+        final=final,
+    )
+
+
+def _rows(ctx: Lowering, x: Ref) -> Strided:
+    """A matrix with dense rows that do not overlap."""
+    layout = x.strided()
+    if layout is not None and layout.strides[1] == 1:
+        rows, columns = layout.strides[0], layout.sizes[1]
+        apart = isinstance(rows, int) and isinstance(columns, int) and rows >= columns
+        if apart or rows == columns:
+            return Strided(x.buffer.name, layout)
+    return ctx.strided(x, contiguous_strides(x.sizes))

@@ -1,0 +1,342 @@
+"""freeze=True: parameters as constants, and who notices that one of them changed."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import tracer_core
+from inductor_backend.externs import packed
+from inductor_backend.externs.packed import Geometry, kernel_of
+from tracer_core.aten import frozen as core_frozen
+from tracer_core.errors import BackendError, OptionError
+
+FREEZE = {"freeze": True}
+
+
+def compiled(model):
+    return tracer_core.compile(model, backend="inductor", options=FREEZE, fullgraph=True)
+
+
+def prepared_counts(monkeypatch) -> list[int]:
+    """A list that grows by one with each preparation."""
+    seen: list[int] = []
+    original = core_frozen.Frozen._prepared
+
+    def counted(self, tensors):
+        seen.append(len(tensors))
+        return original(self, tensors)
+
+    monkeypatch.setattr(core_frozen.Frozen, "_prepared", counted)
+    return seen
+
+
+def same(ours: torch.Tensor, model: nn.Module, *inputs: torch.Tensor) -> None:
+    """Sizes, strides and dtype of eager's result, and at most three times its error against float64."""
+    eager = model(*inputs)
+    truth = copy.deepcopy(model).double()(*(x.double() if x.is_floating_point() else x for x in inputs))
+    assert (ours.shape, ours.stride(), ours.dtype) == (eager.shape, eager.stride(), eager.dtype)
+    scale = truth.abs().max().item()
+    error, of_eager = ((one - truth).abs().max().item() for one in (ours, eager))
+    assert error <= 3 * of_eager + 1e-6 * scale, (error, of_eager)
+
+
+class Block(nn.Module):
+    """What image models are made of: convolutions with batch norm, activations, a residual, a pool."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 32, 7, 2, 3, bias=False)
+        self.norm = nn.BatchNorm2d(32)
+        self.a, self.na = nn.Conv2d(32, 32, 3, padding=1, groups=8), nn.BatchNorm2d(32)
+        self.b, self.nb = nn.Conv2d(32, 48, 1, bias=False), nn.BatchNorm2d(48, affine=False)
+        self.down = nn.Conv2d(32, 48, 1)
+        self.depth = nn.Conv2d(48, 48, 5, 2, 2, groups=48)
+        self.last = nn.Linear(48, 10)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.normal_(0, 0.2)
+                module.running_var.uniform_(0.5, 2)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.norm(self.stem(x)).relu(), 3, 2, 1)
+        y = F.hardswish(self.na(self.a(x)))
+        x = (self.nb(self.b(y)) + self.down(x)).relu()
+        x = F.silu(self.depth(x))
+        return self.last(x.mean((2, 3)))
+
+
+def test_an_image_model_is_eager_s_within_rounding() -> None:
+    torch.manual_seed(0)
+    model = Block().eval()
+    fast = compiled(model)
+    with torch.no_grad():
+        for batch, size in ((1, 32), (2, 32), (3, 37)):
+            x = torch.randn(batch, 3, size, size)
+            same(fast(x), model, x)
+            same(fast(x), model, x)
+
+
+def test_images_leave_the_graph_with_eager_s_strides() -> None:
+    model = nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 16, 3)).eval()
+    fast = compiled(model)
+    with torch.no_grad():
+        for layout in (torch.contiguous_format, torch.channels_last):
+            x = torch.randn(2, 16, 9, 11).to(memory_format=layout)
+            same(fast(x), model, x)
+
+
+GEOMETRIES = [
+    Geometry(3, 20, (7, 7), (2, 2), (3, 3), (1, 1), 1),
+    Geometry(3, 20, (3, 3), (1, 2), (0, 1), (2, 1), 1),
+    Geometry(40, 70, (3, 3), (1, 1), (2, 2), (2, 2), 1),
+    Geometry(24, 130, (1, 1), (2, 2), (0, 0), (1, 1), 1),
+    Geometry(16, 48, (1, 5), (1, 2), (0, 2), (1, 1), 1),
+    Geometry(40, 40, (5, 5), (2, 2), (2, 2), (1, 1), 40),
+    Geometry(33, 33, (3, 3), (1, 1), (1, 1), (1, 1), 33),
+    Geometry(48, 48, (7, 7), (1, 1), (3, 3), (1, 1), 48),
+    Geometry(64, 64, (3, 3), (2, 2), (1, 1), (1, 1), 16),
+    Geometry(64, 64, (3, 3), (1, 1), (1, 1), (1, 1), 8),
+    Geometry(64, 32, (3, 3), (1, 1), (1, 1), (1, 1), 4),
+]
+
+
+@pytest.mark.parametrize("g", GEOMETRIES, ids=str)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
+def test_packed_convolutions(g: Geometry, layout: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    assert kernel_of(g) is not None
+    x = torch.randn(2, g.channels, 13, 11).to(memory_format=torch.channels_last)
+    weight = torch.randn(g.count, g.channels // g.groups, *g.window).to(memory_format=layout)
+    bias = torch.randn(g.count)
+    rest = (g.stride, g.padding, g.dilation, g.groups)
+    eager = F.conv2d(x, weight, bias, *rest)
+    truth = F.conv2d(x.double(), weight.double(), bias.double(), *rest)
+    residual = torch.randn_like(eager, memory_format=torch.channels_last)
+    ready = packed.pack(weight, g)
+    allowed = 3 * (eager - truth).abs().max().item() + 1e-6
+    plain = packed.convolution(x, ready, bias, g)
+    assert (plain - truth).abs().max().item() <= allowed
+    full = packed.convolution(x, ready, None, g, before="gelu_tanh", residual=residual, after="relu6")
+    wanted = F.relu6(F.gelu(truth - bias.double()[:, None, None], approximate="tanh") + residual.double())
+    assert (full - wanted).abs().max().item() <= allowed
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.register_buffer("places", torch.randn(128, width))
+
+    def forward(self, x):
+        x = x + self.places[: x.shape[1]].tanh()
+        b, t, c = x.shape
+        q, k, v = (m(x).view(b, t, 4, c // 4).transpose(1, 2) for m in (self.q, self.k, self.v))
+        x = x + self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, c))
+        return x + self.down(F.gelu(self.up(x)))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_transformer(dynamic: bool) -> None:
+    torch.manual_seed(0)
+    model = Attention().eval()
+    fast = tracer_core.compile(model, options=FREEZE, dynamic=dynamic)
+    with torch.no_grad():
+        for batch, tokens in ((2, 40), (2, 41), (1, 100)):
+            x = torch.randn(batch, tokens, 64)
+            same(fast(x), model, x)
+
+
+def test_nothing_is_prepared_twice_without_a_change(monkeypatch) -> None:
+    seen = prepared_counts(monkeypatch)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).eval()
+    fast = compiled(model)
+    x = torch.randn(64, 64)
+    with torch.no_grad():
+        for _ in range(4):
+            same(fast(x), model, x)
+    assert seen == [4]
+
+
+CHANGES = {
+    "in place": lambda m: m.weight.mul_(2),
+    "copy_": lambda m: m.weight.copy_(torch.randn(64, 64)),
+    "load_state_dict": lambda m: m.load_state_dict(nn.Linear(64, 64).state_dict()),
+    "another parameter": lambda m: setattr(m, "weight", nn.Parameter(torch.randn(64, 64))),
+    "another memory": lambda m: setattr(m.weight, "data", torch.randn(64, 64)),
+    "bias": lambda m: m.bias.add_(1),
+    "swapped": lambda m: torch.utils.swap_tensors(m.weight, nn.Parameter(torch.randn(64, 64))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_parameter_is_seen(change: str, monkeypatch) -> None:
+    seen = prepared_counts(monkeypatch)
+    model = nn.Linear(64, 64).eval()
+    fast = compiled(model)
+    x = torch.randn(64, 64)
+    with torch.no_grad():
+        same(fast(x), model, x)
+        CHANGES[change](model)
+        same(fast(x), model, x)
+        same(fast(x), model, x)
+    assert len(seen) == 2
+
+
+def test_writes_that_leave_no_trace_need_refresh() -> None:
+    model = nn.Linear(64, 64).eval()
+    fast = compiled(model)
+    x = torch.randn(64, 64)
+    with torch.no_grad():
+        before = fast(x)
+        model.weight.data.mul_(3)
+        assert torch.equal(fast(x), before)  # as documented
+        fast.refresh()
+        same(fast(x), model, x)
+
+
+def test_refresh_of_a_function_and_a_method() -> None:
+    model = nn.Linear(64, 64).eval()
+
+    def f(x):
+        return model(x) + 1
+
+    x = torch.randn(64, 64)
+    for fast in (compiled(f), compiled(model.forward)):
+        with torch.no_grad():
+            fast(x)
+            model.weight.data.mul_(2)
+            fast.refresh()
+            torch.testing.assert_close(fast(x) - (1 if fast.__name__ == "f" else 0), model(x))
+    assert not hasattr(tracer_core.compile(f), "refresh")
+
+
+def test_a_module_that_has_something_called_refresh() -> None:
+    class Taken(nn.Linear):
+        def refresh(self):
+            return 1
+
+    with pytest.raises(OptionError, match="refresh"):
+        compiled(Taken(4, 4))
+    assert tracer_core.compile(Taken(4, 4)).refresh() == 1
+
+
+def test_several_modules_share_a_graph_but_not_their_weights() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 64).eval() for _ in range(3)]
+
+    @tracer_core.compile(options=FREEZE)
+    def run(layer, x):
+        return layer(x).relu()
+
+    x = torch.randn(64, 64)
+    with torch.no_grad():
+        for _ in range(3):
+            for layer in layers:
+                torch.testing.assert_close(run(layer, x), layer(x).relu())
+
+
+def test_what_was_prepared_dies_with_the_parameters() -> None:
+    """At the next call that sees other ones."""
+    model = nn.Linear(64, 64).eval()
+    fast = compiled(model)
+    x = torch.randn(64, 64)
+    made = []
+    with torch.no_grad():
+        for _ in range(2):
+            fast(x)
+            made += [
+                weakref.ref(state.run)
+                for one in core_frozen._instances
+                for state in one._states.values()
+                if id(model.weight) in state.ids
+            ]
+            model.weight = nn.Parameter(torch.randn(64, 64))
+    gc.collect()
+    assert len(made) == 2 and made[0]() is None and made[1]() is not None
+
+
+def test_training_is_not_frozen() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    other = copy.deepcopy(model)
+    fast = tracer_core.compile(model, options=FREEZE)
+    for step in range(3):
+        x = torch.randn(2, 3, 12, 12)
+        for one, call in ((model, fast), (other, other)):
+            one.train(step < 2)
+            call(x).square().mean().backward()
+            with torch.no_grad():
+                for p in one.parameters():
+                    p.sub_(0.1 * p.grad)
+                    p.grad = None
+    for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), other(x), atol=1e-5, rtol=1e-4)
+
+
+def test_results_made_of_parameters_alone_belong_to_the_caller() -> None:
+    class Table(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(8, 8))
+
+        def forward(self, x):
+            return x + 1, self.weight.exp()
+
+    model = Table().eval()
+    fast = compiled(model)
+    with torch.no_grad():
+        first = fast(torch.zeros(3))[1]
+        first.zero_()
+        torch.testing.assert_close(fast(torch.zeros(3))[1], model.weight.exp())
+
+
+def test_a_buffer_that_the_model_writes_to_is_no_constant() -> None:
+    class Counter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+            self.weight = nn.Parameter(torch.randn(64, 64))
+
+        def forward(self, x):
+            self.calls.add_(1)
+            return x @ self.weight * self.calls
+
+    model = Counter().eval()
+    fast = compiled(model)
+    x = torch.randn(64, 64)
+    with torch.no_grad():
+        for k in range(1, 4):
+            torch.testing.assert_close(fast(x), x @ model.weight * k, atol=1e-4, rtol=1e-4)
+    assert model.calls == 3
+
+
+def test_random_numbers_stay_random() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(64))
+
+        def forward(self, x):
+            return x + F.dropout(self.weight, 0.5, training=True)
+
+    fast = compiled(Noisy().eval())
+    with torch.no_grad():
+        assert not torch.equal(fast(torch.zeros(64)), fast(torch.zeros(64)))
+
+
+def test_parameters_made_under_inference_mode_are_refused_by_name() -> None:
+    with torch.inference_mode():
+        model = nn.Linear(64, 64).eval()
+        fast = compiled(model)
+        with pytest.raises(BackendError, match="inference_mode"):
+            fast(torch.randn(64, 64))
