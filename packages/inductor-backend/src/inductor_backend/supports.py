@@ -39,19 +39,12 @@ def _boolean_mask(node: torch.fx.Node) -> str | None:
     return None
 
 
-def _ceil_mode(node: torch.fx.Node) -> str | None:
-    ceil = node.args[4] if len(node.args) > 4 else node.kwargs.get("ceil_mode", False)
-    return "average pooling with ceil_mode=True is not built" if ceil else None
-
-
 #: What some lowerings do not take, by operator.
 LIMITS: dict[Any, Callable[[torch.fx.Node], str | None]] = {
     aten.index.Tensor: _boolean_mask,
     aten._unsafe_index.Tensor: _boolean_mask,  # of torch's own decompositions, whose positions are in range
     aten.nll_loss_forward.default: _one_class,
     aten.nll_loss2d_forward.default: _one_class,
-    aten.avg_pool2d.default: _ceil_mode,
-    aten.avg_pool3d.default: _ceil_mode,
 }
 
 

@@ -52,7 +52,7 @@ _NAMES: dict[str, str] = {
         slice_scatter.default diagonal_scatter.default as_strided_scatter.default _embedding_bag.default
         _embedding_bag_forward_only.default embedding_bag.padding_idx
     """,
-    "a window or a grid that is no fixed pattern of neighbours; a lowering takes the usual pools": """
+    "a window or a grid that is no fixed pattern of neighbours (adaptive and uneven, more than 64 elements)": """
         max_pool2d_with_indices.default max_pool3d_with_indices.default avg_pool2d.default avg_pool3d.default
         avg_pool2d_backward.default avg_pool3d_backward.default _adaptive_avg_pool2d.default
         _adaptive_avg_pool2d_backward.default _adaptive_avg_pool3d.default _adaptive_avg_pool3d_backward.default

@@ -1,6 +1,7 @@
 """Lowerings: ATen operators to loop IR, one module an operator family, found through `registry`."""
 
 from inductor_backend.lowering import (  # noqa: F401  (importing registers)
+    adaptive_pools,
     conv_backward,
     conv_pool,
     creation,
@@ -11,6 +12,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     normalization,
     packed,
     pointwise,
+    pools,
     reduction,
     scan,
     scatter,

@@ -195,6 +195,8 @@ class GraphLowering:
         own_storage = buffer.storage == buffer.name and buffer.name not in self.program.extends
         owned = buffer.kind is not BufferKind.INPUT and value.is_whole and not taken and own_storage
         if owned and same_strides(buffer.layout, strides):
+            if buffer.kind is BufferKind.TEMP:  # eager's strides in dimensions of one element too
+                buffer.layout = Layout(buffer.layout.sizes, strides, buffer.layout.offset)
             return buffer.name
         if owned and buffer.kind is BufferKind.TEMP and not self._passed_to_extern(buffer.name):
             buffer.layout = Layout(buffer.layout.sizes, strides)

@@ -438,7 +438,9 @@ class KernelWriter:
         variable = self.variables[loop]
         self._open(reducers)
         clauses = [r.clause for _, r in reducers]
-        if not (phase.in_order and self.nest.reduced) and all(clause is not None for clause in clauses):
+        one_by_one = phase.in_order and self.nest.reduced
+        fills = all(s.value.name == "constant" for s in phase.loop)  # GCC makes memset of it, unless told how
+        if not one_by_one and not fills and all(clause is not None for clause in clauses):
             self.out.line(" ".join(["#pragma omp simd", *(c for c in clauses if c)]))
         with self.out.block(f"for (int64_t {variable} = {start}; {variable} < {stop}; ++{variable})"):
             self._elements(phase, values, reducers, dict(names), len(self.inner), f"{variable} - {start}")

@@ -1,0 +1,360 @@
+"""Pooling: unrolled windows of fixed size.
+
+In: graph nodes. Out: pointwise nodes whose body reads each element of the window, cut into interior and
+borders so that the loops have no tests; where sizes are symbolic or the cuts many, one node that tests.
+What always holds: a window element outside the operand is never read; of equal elements, and of NaNs, the
+one whose position eager gives is chosen.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor_backend.index_expr import Expr, Index, flatten, variables
+from inductor_backend.index_expr import contiguous_strides as dense_strides
+from inductor_backend.loop_ir.nodes import Store
+from inductor_backend.loop_ir.values import Value, cast, const, make
+from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.ops import compute_dtype
+
+At = Sequence[Index]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Where the windows of a pool lie: window number o of a dimension has the elements
+    ``o * stride - padding + k * dilation`` for k in range(kernel)."""
+
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+
+    @property
+    def rank(self) -> int:
+        return len(self.kernel)
+
+    @property
+    def offsets(self) -> list[tuple[int, ...]]:
+        steps = [[k * d for k in range(size)] for size, d in zip(self.kernel, self.dilation, strict=True)]
+        return list(itertools.product(*steps))
+
+
+def per_dimension(value: Any, rank: int) -> list[int]:
+    values = [value] * rank if isinstance(value, int) else list(value)
+    return values * rank if len(values) == 1 else values
+
+
+def windows(rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> Windows:
+    kernel, padding, dilation = (per_dimension(v, rank) for v in (kernel, padding, dilation))
+    stride = per_dimension(stride, rank) if stride not in ((), [], None) else kernel
+    return Windows(kernel, stride, padding, dilation)
+
+
+def number(index: Index) -> Value:
+    return make("index", attr=index)
+
+
+def both(a: Value | None, b: Value | None) -> Value | None:
+    """The conjunction; None is true."""
+    if a is None or b is None:
+        return a or b
+    return make("bit_and", a, b)
+
+
+def inside(position: Index, size: Expr, low: bool = True, high: bool = True) -> Value | None:
+    """The test 0 <= position < size, with only the sides that can fail."""
+    test = make("ge", number(position), const(0, torch.int64)) if low else None
+    return both(test, make("lt", number(position), number(Index(size))) if high else None)
+
+
+def read_if(x: Ref, position: At, test: Value | None, dtype: torch.dtype, outside: float) -> Value:
+    """The element where the test holds, else `outside`; memory is read only where it holds."""
+    if test is None:
+        return cast(x.at(position), dtype)
+    attr = (x.buffer.name, x.place(position), x.dtype)
+    return cast(make("masked_load", test, const(outside, x.dtype), attr=attr), dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """One element of a window: its value, its flat position in the operand's last dimensions, and the test
+    that says whether it is there (None: always)."""
+
+    value: Value
+    position: Value
+    there: Value | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Output positions [start, start + length) of one dimension whose windows all have the elements
+    `offsets` inside the operand, and no others, and reach over `reach` elements, padding included."""
+
+    start: int
+    length: int
+    offsets: tuple[int, ...]
+    reach: int
+
+
+def _spans(size: int, output: int, w: Windows, k: int) -> list[_Span]:
+    """The output positions of one dimension, border by border; neighbours of equal windows are one span."""
+    spans: list[_Span] = []
+    for at in range(output):
+        first = at * w.stride[k] - w.padding[k]
+        here = tuple(j * w.dilation[k] for j in range(w.kernel[k]) if 0 <= first + j * w.dilation[k] < size)
+        reach = min(first + w.kernel[k], size + w.padding[k]) - first
+        if spans and (spans[-1].offsets, spans[-1].reach) == (here, reach):
+            spans[-1] = _Span(spans[-1].start, spans[-1].length + 1, here, reach)
+        else:
+            spans.append(_Span(at, 1, here, reach))
+    return spans
+
+
+#: Regions (interior and borders) that one pool may be split into.
+LARGEST_REGIONS = 12
+
+#: Elements that a window may have to be unrolled.
+LARGEST_WINDOW = 64
+
+
+def _regions(x: Ref, outputs: Sequence[Expr], w: Windows) -> list[tuple[_Span, ...]] | None:
+    """The pool's output cut so that no window needs a test; None where sizes are symbolic or cuts many."""
+    sizes = x.sizes[-w.rank :]
+    if not all(isinstance(v, int) for v in (*sizes, *outputs)):
+        return None
+    found: list[tuple[_Span, ...]] = [()]
+    for k in range(w.rank):
+        spans = _spans(int(sizes[k]), int(outputs[k]), w, k)  # type: ignore[arg-type]
+        found = [(*head, span) for head in found for span in spans]
+    usable = len(found) <= LARGEST_REGIONS and all(span.offsets for region in found for span in region)
+    return found if usable else None
+
+
+#: From a window's elements and the size that divides an average (None: not asked) to the results.
+Combine = Callable[[list[Element], Value | None], list[Value]]
+Divisor = Callable[[At], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One pool: operand, windows, and what becomes of a window's elements. results: (output number or None
+    where the node has one, dtype). reach: the size of a window, from the spans of a region, that divides it."""
+
+    ctx: Lowering
+    x: Ref
+    w: Windows
+    combine: Combine
+    results: Sequence[tuple[int | None, torch.dtype]]
+    outside: float
+    label: str
+
+    @property
+    def sizes(self) -> tuple[Expr, ...]:
+        return self.ctx.shape(self.results[0][0])
+
+    @property
+    def lead(self) -> int:
+        return len(self.x.sizes) - self.w.rank
+
+    def run(
+        self, of_region: Callable[[tuple[_Span, ...]], Value | None], of_point: Callable[[At], Value | None]
+    ) -> list[Ref]:
+        regions = _regions(self.x, self.sizes[self.lead :], self.w)
+        if regions is None:
+            return self._tested(of_point)
+        return self._cut(regions, of_region)
+
+    def _flat(self, position: At) -> Value:
+        spatial = self.x.sizes[self.lead :]
+        return number(flatten(position[self.lead :], dense_strides(spatial)))
+
+    def _cut(
+        self, regions: list[tuple[_Span, ...]], of_region: Callable[[tuple[_Span, ...]], Value | None]
+    ) -> list[Ref]:
+        """One store a region into one buffer a result."""
+        ctx, x, lead = self.ctx, self.x, self.lead
+        dtype = compute_dtype(x.dtype)
+        buffers = [
+            ctx.buffer(self.sizes, kind, Lowering.dense(self.sizes, ctx.strides(place)))
+            for place, kind in self.results
+        ]
+        for region in regions:
+            domain = [*self.sizes[:lead], *(span.length for span in region)]
+            at = variables(domain)
+            place = [*at[:lead], *(at[lead + k] + span.start for k, span in enumerate(region))]
+            elements: list[Element] = []
+            for offsets in itertools.product(*(span.offsets for span in region)):
+                spatial = [
+                    place[lead + k] * self.w.stride[k] + (offset - self.w.padding[k])
+                    for k, offset in enumerate(offsets)
+                ]
+                position = [*at[:lead], *spatial]
+                elements.append(Element(cast(x.at(position), dtype), self._flat(position), None))
+            values = self.combine(elements, of_region(region))
+            for buffer, value in zip(buffers, values, strict=True):
+                store = Store((buffer.name,), tuple(place), cast(value, buffer.dtype))
+                ctx.add_loop(domain, [False] * len(domain), [store], self.label)
+        return [Ref.of(buffer) for buffer in buffers]
+
+    def _elements(self, at: At) -> list[Element]:
+        """The window's elements, each with its test."""
+        x, w, lead = self.x, self.w, self.lead
+        dtype = compute_dtype(x.dtype)
+        found: list[Element] = []
+        for offsets in w.offsets:
+            position, test = list(at[:lead]), None
+            for k, offset in enumerate(offsets):
+                here = at[lead + k] * w.stride[k] + (offset - w.padding[k])
+                size, outputs = x.sizes[lead + k], self.sizes[lead + k]
+                last = (outputs - 1) * w.stride[k] + offset - w.padding[k]
+                fits = isinstance(last, int) and isinstance(size, int) and last < size
+                test = both(test, inside(here, size, offset < w.padding[k], not fits))
+                position.append(here)
+            value = read_if(x, position, test, dtype, self.outside)
+            found.append(Element(value, self._flat(position), test))
+        return found
+
+    def _tested(self, of_point: Callable[[At], Value | None]) -> list[Ref]:
+        def result(k: int, place: int | None, kind: torch.dtype) -> Ref:
+            def body(at: At) -> Value:
+                return self.combine(self._elements(at), of_point(at))[k]
+
+            return self.ctx.pointwise(body, self.sizes, kind, self.ctx.strides(place), label=self.label)
+
+        return [result(k, place, kind) for k, (place, kind) in enumerate(self.results)]
+
+
+def greatest(elements: list[Element], unused: Value | None) -> list[Value]:
+    """The greatest element."""
+    best = elements[0].value
+    for element in elements[1:]:
+        best = make("maximum", best, element.value)
+    return [best]
+
+
+def greatest_and_where(elements: list[Element], unused: Value | None) -> list[Value]:
+    """The greatest element and its position: the first of equal ones, the last NaN; the first element that
+    is there where none is greater than -inf."""
+    best, where, seen = elements[0].value, elements[0].position, elements[0].there
+    for element in elements[1:]:
+        value = element.value
+        better = make("gt", value, best)
+        if value.dtype.is_floating_point:
+            better = make("bit_or", better, make("ne", value, value))
+        if seen is not None:
+            better = make("bit_or", better, make("bit_not", seen))
+        if element.there is not None:
+            better = make("bit_and", better, element.there)
+        best = make("where", better, value, best)
+        where = make("where", better, element.position, where)
+        if seen is not None:
+            seen = None if element.there is None else make("bit_or", seen, element.there)
+    return [best, where]
+
+
+def least_value(dtype: torch.dtype) -> float:
+    return float("-inf") if dtype.is_floating_point else torch.iinfo(dtype).min
+
+
+def _max_pool(rank: int) -> Any:
+    def lowering(
+        ctx: Lowering,
+        x: Ref,
+        kernel: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> Any:
+        w = windows(rank, kernel, stride, padding, dilation)
+        if len(w.offsets) > LARGEST_WINDOW:
+            args = [x, w.kernel, w.stride, w.padding, w.dilation, ceil_mode]
+            return call_fallback(ctx, ctx.node.target, args, {})
+        with_indices = 1 in ctx.used_outputs()
+        combine = greatest_and_where if with_indices else greatest
+        results: list[tuple[int | None, torch.dtype]] = [(0, x.dtype), (1, torch.int64)]
+        pool = Pool(ctx, x, w, combine, results[: 1 + with_indices], least_value(x.dtype), "max_pool")
+        found = pool.run(lambda region: None, lambda at: None)
+        return tuple(found) if with_indices else (found[0], None)
+
+    return lowering
+
+
+lower(aten.max_pool2d_with_indices.default)(_max_pool(2))
+lower(aten.max_pool3d_with_indices.default)(_max_pool(3))
+
+
+def reach(position: Index, window: int, size: Expr, padding: int, dtype: torch.dtype) -> Value:
+    """The elements of a window that begins at `position`, padding included: those beyond it, which ceil_mode
+    brings, do not count."""
+    end = make("minimum", number(position + window), number(Index(size + padding)))
+    return cast(make("sub", end, number(position)), dtype)
+
+
+def _avg_pool(rank: int) -> Any:
+    def lowering(
+        ctx: Lowering,
+        x: Ref,
+        kernel: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: Any = None,
+    ) -> Ref:
+        w = windows(rank, kernel, stride, padding)
+        if len(w.offsets) > LARGEST_WINDOW:
+            args = [x, w.kernel, w.stride, w.padding, ceil_mode, count_include_pad, divisor_override]
+            return call_fallback(ctx, ctx.node.target, args, {})
+        dtype = compute_dtype(x.dtype)
+        lead = len(x.sizes) - rank
+
+        def average(elements: list[Element], size: Value | None) -> list[Value]:
+            total, count = elements[0].value, _present(elements[0], dtype)
+            for element in elements[1:]:
+                total = make("add", total, element.value)
+                count = make("add", count, _present(element, dtype))
+            return [make("div", total, count if size is None else size)]
+
+        def of_region(region: tuple[_Span, ...]) -> Value | None:
+            elements = 1
+            for span in region:
+                elements *= span.reach if count_include_pad else len(span.offsets)
+            return const(divisor_override or elements, dtype)
+
+        def of_point(at: At) -> Value | None:
+            if divisor_override is not None:
+                return const(divisor_override, dtype)
+            if not count_include_pad:
+                return None
+            size = const(1, dtype)
+            for k in range(rank):
+                begin = at[lead + k] * w.stride[k] - w.padding[k]
+                part = (
+                    reach(begin, w.kernel[k], x.sizes[lead + k], w.padding[k], dtype)
+                    if ceil_mode
+                    else const(w.kernel[k], dtype)
+                )
+                size = make("mul", size, part)
+            return size
+
+        pool = Pool(ctx, x, w, average, [(None, x.dtype)], 0, "avg_pool")
+        return pool.run(of_region, of_point)[0]
+
+    return lowering
+
+
+def _present(element: Element, dtype: torch.dtype) -> Value:
+    return const(1, dtype) if element.there is None else cast(element.there, dtype)
+
+
+lower(aten.avg_pool2d.default)(_avg_pool(2))
+lower(aten.avg_pool3d.default)(_avg_pool(3))
