@@ -1,4 +1,5 @@
-"""What depends on the values of tensors: one explained graph break, with everything around it captured."""
+"""What depends on the values of tensors: one explained graph break, with everything around it captured. Sizes that depend
+on them are captured too (test_data_sizes.py has more)."""
 
 from __future__ import annotations
 
@@ -75,13 +76,12 @@ VALUES = {
         (Y,),
     ),
     "tolist of a number": ((0, 1, "data_dependent_value"), lambda n: n.tolist() + 1, (N,), (M,)),
-    "int": ((3, 1, "data_dependent_value"), lambda x, n: (x + 1) * int(n) + 1, (X, N), (X, M)),
     "float": ((3, 1, "data_dependent_value"), lambda x, n: (x + 1) * float(n) + 1, (X, N), (X, M)),
     "complex": ((2, 1, "data_dependent_value"), lambda x, n: complex(n) * x, (X, N), (X, M)),
     "bool": ((3, 1, "data_dependent_branch"), lambda x, n: (x + 1) * bool(n > 2) + 1, (X, N), (X, M)),
     "text": ((3, 1, "data_dependent_value"), lambda x: (str(x.sum()), x * 2), (X,), (Y,)),
     "f-string": ((3, 1, "data_dependent_value"), lambda x: (f"{x.sum():.2f} {x.shape}", x * 2), (X,), (Y,)),
-    "format of an item": ((0, 1, "data_dependent_value"), lambda n: f"{n.item():03d}", (N,), (M,)),
+    "format of an item": ((1, 1, "data_dependent_value"), lambda n: f"{n.item():03d}", (N,), (M,)),
     "range(item)": (
         (None, None, "data_dependent_value"),
         lambda x, n: sum((x * i for i in range(n.item())), x),
@@ -121,9 +121,6 @@ VALUES = {
         (X, N),
         (X, M),
     ),
-    "arange by a tensor": ((2, 1, "data_dependent_value"), lambda n: torch.arange(n) * 2, (N,), (M,)),
-    "zeros by a tensor": ((2, 1, "data_dependent_value"), lambda n: torch.zeros(n, 2) + 1, (N,), (M,)),
-    "full by a tensor": ((1, 1, "data_dependent_value"), lambda n: torch.full((2,), n) + 1, (N,), (M,)),
     "tensor of tensors": (
         (2, 1, "data_dependent_value"),
         lambda x: torch.tensor([x.sum(), x.mean()]) * 2,
@@ -215,46 +212,50 @@ BRANCHES = {
     ),
 }
 SHAPES = {
-    "nonzero": ((3, 1, "data_dependent_shape"), lambda x: torch.nonzero(x > 0) * 2, (X,), (Y,)),
+    "combinations": ((2, 1, "data_dependent_shape"), lambda x: torch.combinations(x[0]) * 2, (X,), (Y,)),
+}
+CAPTURED = {
+    "arange by a tensor": ((1, 0, ""), lambda n: torch.arange(n) * 2, (N,), (M,)),
+    "zeros by a tensor": ((1, 0, ""), lambda n: torch.zeros(n, 2) + 1, (N,), (M,)),
+    "full by a tensor": ((1, 0, ""), lambda n: torch.full((2,), n) + 1, (N,), (M,)),
+    "int": ((1, 0, ""), lambda x, n: (x + 1) * int(n) + 1, (X, N), (X, M)),
+    "nonzero": ((1, 0, ""), lambda x: torch.nonzero(x > 0) * 2, (X,), (Y,)),
     "nonzero as a tuple": (
-        (3, 1, "data_dependent_shape"),
+        (1, 0, ""),
         lambda x: (x + 1)[(x > 0).nonzero(as_tuple=True)] * 2,
         (X,),
         (Y,),
     ),
     "masked_select": (
-        (3, 1, "data_dependent_shape"),
+        (1, 0, ""),
         lambda x: torch.masked_select(x + 1, x > 0) * 2,
         (X,),
         (Y,),
     ),
-    "boolean mask": ((3, 1, "data_dependent_shape"), lambda x: (x + 1)[x > 0] * 2, (X,), (Y,)),
-    "boolean list": ((2, 1, "data_dependent_shape"), lambda x: (x + 1)[[True, False, True]] * 2, (X,), (Y,)),
-    "unique": ((2, 1, "data_dependent_shape"), lambda x: torch.unique((x * 2).int() // 3) * 2, (X,), (Y,)),
+    "boolean mask": ((1, 0, ""), lambda x: (x + 1)[x > 0] * 2, (X,), (Y,)),
+    "boolean list": ((1, 0, ""), lambda x: (x + 1)[[True, False, True]] * 2, (X,), (Y,)),
+    "unique": ((1, 0, ""), lambda x: torch.unique((x * 2).int() // 3) * 2, (X,), (Y,)),
     "unique with counts": (
-        (1, 1, "data_dependent_shape"),
+        (1, 0, ""),
         lambda x: (x * 2).int().unique(return_counts=True),
         (X,),
         (Y,),
     ),
-    "where with one argument": ((1, 1, "data_dependent_shape"), lambda x: torch.where(x > 0), (X,), (Y,)),
-    "argwhere": ((3, 1, "data_dependent_shape"), lambda x: torch.argwhere(x > 0) + 1, (X,), (Y,)),
+    "where with one argument": ((1, 0, ""), lambda x: torch.where(x > 0), (X,), (Y,)),
+    "argwhere": ((1, 0, ""), lambda x: torch.argwhere(x > 0) + 1, (X,), (Y,)),
     "repeat_interleave": (
-        (3, 1, "data_dependent_shape"),
+        (1, 0, ""),
         lambda x, n: (x + 1).repeat_interleave(n, dim=0) * 2,
         (X, torch.tensor([1, 2, 3])),
         (X, torch.tensor([1, 0, 1])),
     ),
     "bincount": (
-        (3, 1, "data_dependent_shape"),
+        (1, 0, ""),
         lambda x: torch.bincount(x.abs().int().flatten()) * 2,
         (X,),
         (Y,),
     ),
-    "combinations": ((2, 1, "data_dependent_shape"), lambda x: torch.combinations(x[0]) * 2, (X,), (Y,)),
-    "masked update": ((3, 1, "data_dependent_shape"), masked_update, (X,), (Y,)),
-}
-CAPTURED = {
+    "masked update": ((1, 0, ""), masked_update, (X,), (Y,)),
     "masked store": ((1, 0, ""), masked_store, (X,), (Y,)),
     "masked_fill_": ((1, 0, ""), lambda x: x.clone().masked_fill_(x > 0, 1), (X,), (Y,)),
     "where": ((1, 0, ""), lambda x: torch.where(x > 0, x, -x), (X,), (Y,)),

@@ -64,5 +64,6 @@ EAGER = Backend(
     training=Training.FORWARD_BACKWARD,
     modes={"default": "runs the graph as captured"},
     shapes="symbolic",
+    data_sizes="symbols",
     devices=DEVICES,
 )

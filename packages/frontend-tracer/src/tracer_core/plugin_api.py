@@ -233,7 +233,9 @@ class Backend:
     are compiled with `CompileSpec.constants`. modes: mode name -> what it means here.
     shapes: ``"static"`` or ``"symbolic"``. numbers: ``"inputs"``: numbers of the program that change from call to
     call are inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they always are), ``"constants"``: they are
-    guarded by value. devices: device types it runs on.
+    guarded by value. data_sizes: ``"symbols"``: sizes that depend on data (nonzero, masks, ``.item()``) are symbols of the
+    graph, which nodes of it read and check (`tracer_core.recorder.data_sizes`), ``"break"``: the graph ends there.
+    devices: device types it runs on.
     supports: ``(node) -> None | reason``; nodes with a reason run eagerly and the core says so once.
     options: a frozen dataclass of documented fields. available: ``() -> None | reason``, cheap.
     check: ``(options, mode) -> None``, called by ``compile()``; raises BackendError where a
@@ -254,6 +256,7 @@ class Backend:
     modes: Mapping[str, str] = field(default_factory=lambda: DEFAULT_MODES)
     shapes: str = "static"
     numbers: str = "constants"
+    data_sizes: str = "break"
     devices: frozenset[str] = frozenset({"cpu"})
     supports: Lazy | None = None
     options: str | type | None = None
@@ -275,6 +278,8 @@ class Backend:
             raise ValueError(f"backend {self.name!r}: shapes={self.shapes!r}; 'static' or 'symbolic'")
         if self.numbers not in ("inputs", "constants"):
             raise ValueError(f"backend {self.name!r}: numbers={self.numbers!r}; 'inputs' or 'constants'")
+        if self.data_sizes not in ("break", "symbols"):
+            raise ValueError(f"backend {self.name!r}: data_sizes={self.data_sizes!r}; 'break' or 'symbols'")
         if self.params not in ("inputs", "constants"):
             raise ValueError(f"backend {self.name!r}: params={self.params!r}; 'inputs' or 'constants'")
 

@@ -27,6 +27,7 @@ from tracer_core.interpreter.tracebacks import without_own
 from tracer_core.interpreter.tracer import Tracer
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig, env
+from tracer_core.recorder.data_sizes import DATA_SIZES, SizeDiffers
 from tracer_core.segments.breaks import RunNatively
 from tracer_core.segments.capture import Abandoned, BreakRecord, Captured, UserError, capture
 from tracer_core.segments.segment import MISS, flatten, frames_of
@@ -40,6 +41,8 @@ _tracing: int | None = None
 _graph_numbers = itertools.count()
 _instances: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 _MAX_SEGMENTS = 256
+#: How many calls may find sizes that their graph was not captured for, before the graph ends where such sizes are made.
+_MOST_OTHER_SIZES = 4
 
 
 def _after_fork() -> None:
@@ -168,8 +171,23 @@ class CompiledFunction:
             result = self.function(*args, **kwargs)
         else:
             result = RealMachine().finish(frames_of(exit.layouts, state))
+        if isinstance(error, SizeDiffers):
+            self._note_other_size(exit, args, kwargs)
+            return result
         logger().warning("a graph of %s raised %r; the program ran in its place", _name(self.function), error)
         return result
+
+    def _note_other_size(self, exit: Exit | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A size that depends on data was not what a graph was captured for. Where that keeps happening, the place is
+        captured with a break before such sizes."""
+        segment = self._starts.get((len(args), *kwargs)) if exit is None else exit.segment
+        if segment is None:
+            return
+        with _LOCK:
+            segment.other_sizes += 1
+            if segment.other_sizes == _MOST_OTHER_SIZES:
+                segment.forget()
+                segment.seen[f"refused {DATA_SIZES}"] = []
 
     def _capture_start(
         self, segment: Segment, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...]

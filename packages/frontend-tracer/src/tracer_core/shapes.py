@@ -22,7 +22,8 @@ from tracer_core.source import Source
 class ShapePolicy:
     """The choice for one trace. dynamic: compile()'s argument. seen: source expression -> shapes that
     earlier variants of the segment were captured with. allowed: the backend takes symbols. takes_numbers: as
-    inputs of a graph, numbers of the program too."""
+    inputs of a graph, numbers of the program too, and takes_data_sizes, sizes that depend on data; follows_data: this
+    trace has symbols for those."""
 
     def __init__(
         self,
@@ -30,18 +31,22 @@ class ShapePolicy:
         seen: dict[str, list[tuple[int, ...]]],
         allowed: bool,
         takes_numbers: bool = False,
+        takes_data_sizes: bool = False,
+        follows_data: bool = False,
     ) -> None:
         self.dynamic = dynamic
         self.seen = seen
         self.allowed = allowed and dynamic is not False
         self.takes_numbers = takes_numbers
+        self.takes_data_sizes = takes_data_sizes and self.allowed
+        self.follows_data = follows_data and self.takes_data_sizes
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._chosen: dict[int, tuple[int | None, ...] | None] = {}
 
     @property
     def symbolic(self) -> bool:
         """Whether the trace needs symbols at all: known before it starts."""
-        return self.allowed and (self.dynamic is True or bool(self.seen) or self.marked)
+        return self.allowed and (self.dynamic is True or bool(self.seen) or self.marked or self.follows_data)
 
     @property
     def counts(self) -> bool:

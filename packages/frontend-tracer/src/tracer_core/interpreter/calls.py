@@ -40,7 +40,6 @@ from tracer_core.natives.effects import (
 )
 from tracer_core.natives.taking_numbers import keeps_symbols
 from tracer_core.provenance import is_constant
-from tracer_core.recorder.refusals import refusal
 from tracer_core.segments.breaks import Break, Restart, RunNatively
 
 _HOOK_TABLES = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
@@ -420,7 +419,7 @@ class Calls(Items):
     def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if overloads.any_acts_as_tensor(args) or overloads.any_acts_as_tensor(kwargs.values()):
             return overloads.call(self, function, args, kwargs)
-        refused = refusal(function, tuple(args), kwargs)
+        refused = self.recorder.refused(function, tuple(args), kwargs)
         if refused is not None:
             self.break_graph(*refused)
         args = [self.list_of(a) if isinstance(a, HOST_ITERATORS) else a for a in args]

@@ -78,12 +78,15 @@ class Tracer(Names):
         self.provenance = Provenance(shapes.dims_of, self._number)
         self._numbers, self._sizes = {}, {}
         self.effects = Effects(self.settle)
-        self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where)
+        self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where, shapes.follows_data)
         self.symbolic = self.fakes.shape_env is not None
         self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
         self.recorder.step = lambda: self.outer_step
         self.recorder.number_in = lambda tensor: tables.optimizers.number_in(self, tensor)
         self.shapes = shapes
+        if shapes.follows_data:
+            self.recorder.follow_data()
+        self.recorder.may_follow_data = shapes.takes_data_sizes and not shapes.follows_data
         if not shapes.takes_numbers:
             self.recorder.concrete = lambda leaf: self.concrete(leaf) if id(leaf) in self._numbers else leaf
         self.forced, self.unbuildable, self.natives = forced, unbuildable, natives
@@ -188,6 +191,9 @@ class Tracer(Names):
 
     def unwind(self, error: BaseException, base: int) -> None:
         if id(error) not in self.raised:
+            if isinstance(error, self.recorder.values_needed):
+                broken = self.recorder.broken or Break("data_dependent_value", str(error).partition("\n")[0])
+                raise Restart(self.outer_step, broken.kind, broken.reason)
             said = error.args[0] if error.args else None
             if type(said) is str and any(name in said for name in _STAND_INS):
                 raise Restart(self.outer_step, "native_python", f"{type(error).__name__} is raised")

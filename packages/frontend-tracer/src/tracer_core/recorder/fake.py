@@ -56,13 +56,16 @@ class Promise:
 
 class Fakes:
     """real tensor <-> its fake, for one trace. Mutable. symbolic: whether sizes may be symbols. where: of the
-    user's line that is being run."""
+    user's line that is being run. data_sizes: sizes that depend on data are symbols too."""
 
-    def __init__(self, symbolic: bool, where: Callable[[], str] = lambda: "?") -> None:
-        self.shape_env = torch_private.new_shape_env(where) if symbolic else None
+    def __init__(
+        self, symbolic: bool, where: Callable[[], str] = lambda: "?", data_sizes: bool = False
+    ) -> None:
+        self.shape_env = torch_private.new_shape_env(where, data_sizes) if symbolic else None
         #: What marks promised of symbols.
         self.promises: list[Promise] = []
-        self.mode = torch_private.capture_mode(_refuse_real, self.shape_env, quick.run, quick.SLOW)
+        before = self._before_operator if data_sizes and symbolic else _refuse_real
+        self.mode = torch_private.capture_mode(before, self.shape_env, quick.run, quick.SLOW)
         self._fake: dict[int, Any] = {}
         self._real: dict[int, torch.Tensor] = {}
         self._alive: list[Any] = []
@@ -70,6 +73,10 @@ class Fakes:
         self._storages: dict[int, Any] = {}
         self._uses: collections.Counter[int] = collections.Counter()
         self._unseen: set[int] = set()
+
+    def _before_operator(self, func: Any, args: Any, kwargs: Any) -> None:
+        _refuse_real(func, args, kwargs)
+        self.shape_env.starts(func)
 
     def of(self, real: torch.Tensor, name: str, dims: tuple[int | None, ...] | None) -> Any:
         """The fake of a real tensor. name: its source, for messages. dims: None marks a symbol."""
@@ -121,6 +128,10 @@ class Fakes:
         if id(fake) in self._unseen:
             return True
         return now is None or now != self._versions[id(fake)]
+
+    def any_was_written(self) -> bool:
+        """Whether an input was written to, or may have been."""
+        return any(self.was_written(fake) for fake in self._fake.values())
 
     def real_was_written(self, real: torch.Tensor) -> bool:
         """The same for an input tensor, which need not have a fake yet."""

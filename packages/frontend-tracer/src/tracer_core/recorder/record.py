@@ -23,12 +23,13 @@ from torch.utils import _pytree as pytree
 from tracer_core import settings, torch_private
 from tracer_core.numpy_types import SCALARS
 from tracer_core.recorder.casts import result_fits
+from tracer_core.recorder.data_sizes import READS_A_NUMBER, DataSizes, gives_data_size, is_whole_number
 from tracer_core.recorder.fake import Fakes, writes
 from tracer_core.recorder.ranges import Ranges
 from tracer_core.recorder.refusals import refusal
 from tracer_core.recorder.risks import unseen_writes
 from tracer_core.recorder.scalars import Scalars
-from tracer_core.segments.breaks import Break, Restart
+from tracer_core.segments.breaks import Break, Restart, WantsSymbols
 from tracer_core.source import Source, Sources
 
 _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
@@ -52,6 +53,15 @@ _SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
     "Max": max,
     "Min": min,
     "CleanDiv": operator.floordiv,
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "StrictLessThan": operator.lt,
+    "LessThan": operator.le,
+    "StrictGreaterThan": operator.gt,
+    "GreaterThan": operator.ge,
+    "And": operator.and_,
+    "Or": operator.or_,
+    "Not": operator.not_,
 }
 
 
@@ -98,6 +108,30 @@ class Recorder:
         self.ranges = Ranges()
         self.scalars = Scalars(fakes)
         self.values_needed, self.shapes_needed = torch_private.data_dependent_failures()
+        #: Sizes that depend on data: None where they end the graph; whether to ask for another trace with them.
+        self.data: DataSizes | None = None
+        self.may_follow_data = False
+
+    def follow_data(self) -> None:
+        """Sizes that depend on data are symbols in this trace."""
+        self.data = DataSizes(self.fakes.shape_env, self.symbol, self._plain_node, self.fakes.any_was_written)
+        env = self.fakes.shape_env
+        env.refused, env.undecided, env.told = self._note_refused, self._undecided, self.data.check
+
+    def _note_refused(self, expr: Any) -> None:
+        decides = torch_private.is_truth(expr)
+        kind = "data_dependent_branch" if decides else "data_dependent_value"
+        self.broken = Break(kind, f"Python needs {expr}, where u stands for a size or number that depends on data")
+
+    def _undecided(self, expr: Any) -> None:
+        self._note_refused(expr)
+        assert self.broken is not None
+        raise self.broken
+
+    def _plain_node(self, op: str, target: Any, args: tuple[Any, ...], value: Any) -> torch.fx.Node:
+        node = self.graph.create_node(op, target, args, {})
+        node.meta.update(val=value, user_frame=self._where())
+        return node
 
     # -- inputs --
 
@@ -170,10 +204,24 @@ class Recorder:
         """Runs a torch function on fakes, records it, and returns its result."""
         if self.devices and kwargs.get("device") is None and func in torch_private.device_constructors():
             kwargs = {**kwargs, "device": self.devices[-1]}
-        refused = refusal(func, args, kwargs)
+        refused = self.refused(func, args, kwargs)
         if refused is not None:
             raise Break(*refused)
         return self.run(func, args, kwargs)
+
+    def refused(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[str, str] | None:
+        """(kind, reason) if this call must end the graph, else None."""
+        found = refusal(func, args, kwargs)
+        if found is None or not gives_data_size(func, found[0], args):
+            return found
+        self._ask_for_data_sizes(*found)
+        return None if self.data is not None and not torch_private.transforms_active() else found
+
+    def _ask_for_data_sizes(self, kind: str, reason: str) -> None:
+        if self.may_follow_data:
+            raise WantsSymbols(self.step(), kind, reason)
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`call` for a function that is known to be captured."""
@@ -196,6 +244,8 @@ class Recorder:
         fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
         if not result_fits(func, fake_args, fake_kwargs, self.fakes.mode):
             raise Break("operator_failed", f"{_name(func)}: its result cannot be cast to the tensor's dtype")
+        if self.data is not None and getattr(func, "__name__", "") in READS_A_NUMBER:
+            func = torch.Tensor.item
         before = [writes(fake) for fake in given]
         sizes = [tuple(fake.shape) for fake in given] if "out" in kwargs else []
         changes = self.scalars.before(func, fake_args, fake_kwargs)
@@ -205,11 +255,15 @@ class Recorder:
                 torch.SymFloat, self._present, (fake_args, fake_kwargs)
             )
         try:
-            with self.fakes.mode, self._kernels(func, given, fake_args, fake_kwargs):
+            with self.fakes.mode, self._kernels(func, given, fake_args, fake_kwargs), self._data_sizes():
                 result = func(*run_args, **run_kwargs)
         except self.values_needed as error:
-            raise Break("data_dependent_value", f"{_name(func)}: {error}") from None
+            if self.data is None and any(map(is_whole_number, given)):
+                self._ask_for_data_sizes("data_dependent_value", _name(func))
+            reason = str(error).partition("\n")[0]
+            raise Break("data_dependent_value", f"{_name(func)}: {reason}") from None
         except self.shapes_needed as error:
+            self._ask_for_data_sizes("data_dependent_shape", _name(func))
             raise Break("data_dependent_shape", f"{_name(func)}: {error}") from None
         except Exception as error:
             # What fakes raise need not be what the operator raises: it runs for real, and raises that or goes on.
@@ -239,6 +293,8 @@ class Recorder:
             self.fakes.note_write(fake)
         self.scalars.after(changes, unseen, func, fake_args, fake_kwargs, result)
         result = self._record(func, fake_args, fake_kwargs, result, written)
+        if self.data is not None:
+            self.data.note(result, self.node_of)
         if written or unseen:
             self._note_writes(
                 unseen
@@ -249,6 +305,9 @@ class Recorder:
                 ]
             )
         return result
+
+    def _data_sizes(self) -> Any:
+        return contextlib.nullcontext() if self.data is None else self.data.around()
 
     def _present(self, number: torch.SymFloat) -> Any:
         """What a number of the program is now."""
@@ -317,6 +376,10 @@ class Recorder:
         ):
             if getattr(func, "__name__", "") not in _EFFECT_ONLY:
                 return result
+        if self.data is not None and self.data.is_new_number(result):
+            self._bind(result, self._emit(func, args, kwargs))
+            self._nodes[id(result)].meta["val"] = result
+            return result
         if not written and all(isinstance(leaf, (torch.SymInt, int)) for leaf in leaves) and leaves:
             return result  # sizes: made again from their expressions where they are used
         node = self._emit(func, args, kwargs)
@@ -396,7 +459,8 @@ class Recorder:
         if found is not None:
             return found
         if isinstance(expr, sympy.Symbol):
-            node = self._size_node(expr)
+            read = self.data.read_by(expr) if self.data is not None else None
+            node = self._size_node(expr) if read is None else read
         elif isinstance(expr, sympy.Pow) and expr.args[1].is_Integer and int(expr.args[1]) > 0:
             node = self._fold(operator.mul, [expr.args[0]] * int(expr.args[1]), expr)
         else:
@@ -409,13 +473,20 @@ class Recorder:
 
     def _fold(self, function: Any, parts: list[Any], expr: Any) -> torch.fx.Node:
         values = [self.symbol(part) for part in parts]
+        if len(values) == 1:
+            return self._plain_node("call_function", function, (values[0],), self._sized(expr))
         node = values[0]
-        for value in values[1:]:
-            node = self.graph.call_function(function, (node, value))
-            node.meta["user_frame"] = self._where()
-        env = self.fakes.shape_env
-        node.meta["val"] = env.create_symintnode(expr, hint=None) if env is not None else None
+        for count, value in enumerate(values[1:], 2):
+            known = expr if count == len(values) else expr.func(*parts[:count])
+            node = self._plain_node("call_function", function, (node, value), self._sized(known))
         return node
+
+    def _sized(self, expr: Any) -> Any:
+        """The SymInt or SymBool of an expression."""
+        env = self.fakes.shape_env
+        if torch_private.is_truth(expr):
+            return env.create_symboolnode(expr)
+        return env.create_symintnode(expr, hint=None)
 
     def _size_node(self, symbol: Any) -> torch.fx.Node:
         number = self.numbers.get(symbol)

@@ -13,6 +13,7 @@ import torch
 
 from tracer_core.effects import SNAPSHOTTERS, Change, Effects
 from tracer_core.recorder.record import Recorder
+from tracer_core.segments.breaks import Restart
 
 
 def _operand(number: int) -> Any:
@@ -81,6 +82,9 @@ class Region:
         return found[::-1]
 
     def _remove(self, moved: list[torch.fx.Node]) -> None:
+        data = self.recorder.data
+        if data is not None and not data.nodes.isdisjoint(moved):
+            raise Restart(self.step, "data_dependent_shape", f"a size that depends on data, inside {self.what}")
         self.recorder.forget(moved, self.step, self.what)
         for node in reversed(moved):
             self.recorder.graph.erase_node(node)

@@ -81,6 +81,8 @@ def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | 
         for number in option
     ):
         return None
+    if any(isinstance(size, torch.SymInt) and size.node.hint is None for size in value.shape):
+        return None  # it depends on data
     layout = _layout(value)
     if layout is None:
         return None

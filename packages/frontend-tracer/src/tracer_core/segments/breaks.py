@@ -135,6 +135,10 @@ class Restart(BaseException):
         self.step, self.kind, self.reason, self.location = step, kind, reason, location
 
 
+class WantsSymbols(Restart):
+    """Trace again with symbols for sizes that depend on data: the program has come to one."""
+
+
 class RunNatively(BaseException):
     """This activation must run for real: its outcome depends on something that a trace cannot know, such as
     how deep the host's stack is. User code being traced cannot catch it. always: so must those of later calls."""

@@ -32,8 +32,9 @@ from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import InputSpec, Role, Runner
 from tracer_core.provenance import can_be_watched, end_is_seen, kept_when_dead
 from tracer_core.rebuild import CannotRebuild, Rebuilder
+from tracer_core.recorder.data_sizes import DATA_SIZES
 from tracer_core.recorder.risks import risks_of
-from tracer_core.segments.breaks import BREAKS, Break, Restart
+from tracer_core.segments.breaks import BREAKS, Break, Restart, WantsSymbols
 from tracer_core.segments.emit import Variant, memory, runtime_namespace, settings_checks
 from tracer_core.segments.generated import define
 from tracer_core.segments.segment import flatten
@@ -44,6 +45,8 @@ from tracer_core.source import Source
 from tracer_core.stages import stage, wants_text
 
 _MAX_RESTARTS = 64
+#: What a backend, or the calls that come, may turn out not to take as symbols at one place of the program.
+_REFUSABLE = ("numbers", "sizes", DATA_SIZES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,8 @@ def capture(
     forced: dict[int, tuple[str, str, str]] = {}
     unbuildable: set[type] = set()
     settings = torch_private.torch_state()
-    refused = {what for what in ("numbers", "sizes") if f"refused {what}" in seen}
+    refused = {what for what in _REFUSABLE if f"refused {what}" in seen}
+    follows_data = "data sizes" in seen
     for _ in range(_MAX_RESTARTS):
         at_torch_level = config.backend.ir == "torch"
         shapes = ShapePolicy(
@@ -142,12 +146,16 @@ def capture(
             config.backend.shapes == "symbolic" or at_torch_level,
             (at_torch_level or config.backend.numbers == "inputs")
             and not isinstance(config.backend.compile, TorchStyle)
-            and not refused,
+            and refused.isdisjoint(("numbers", "sizes")),
+            config.backend.data_sizes == "symbols" and not refused,
+            follows_data,
         )
         shapes.look(list(state))
         tracer = Tracer(shapes, forced, unbuildable, natives)
         try:
             return _attempt(tracer, start, state, config, settings, name)
+        except WantsSymbols:
+            follows_data = True
         except Restart as restart:
             forced[restart.step] = (restart.kind, restart.reason, restart.location)
         except CannotRebuild as error:

@@ -43,9 +43,10 @@ class Root:
 class Segment:
     """Mutable. key: start arguments or layouts. variants: attempts, newest last. version: grows with each. seen:
     source expression -> shapes captured so far. limit_hit: no more variants are made for anything. raised: by
-    the last trace. loose: variants captured for no object, or for one that is gone."""
+    the last trace. loose: variants captured for no object, or for one that is gone. other_sizes: how often a graph found
+    that a size which depends on data was not what it was captured for."""
 
-    __slots__ = ("key", "variants", "version", "seen", "limit_hit", "raised", "loose", "_at", "_roots", "_recent",
+    __slots__ = ("key", "variants", "version", "seen", "limit_hit", "raised", "loose", "other_sizes", "_at", "_roots", "_recent",
                  "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: Any) -> None:
@@ -56,6 +57,7 @@ class Segment:
         self.limit_hit = False
         self.raised: BaseException | None = None
         self.loose = 0
+        self.other_sizes = 0
         self._at: int | None = None
         self._roots: dict[int, Root] = {}
         self._recent: tuple[Attempt, ...] = ()
@@ -115,6 +117,14 @@ class Segment:
             root.hot = None
             if attempt in root.attempts:
                 root.attempts.remove(attempt)
+
+    def forget(self) -> None:
+        """Forgets every variant, as if none had been captured."""
+        for attempt in list(self.variants):
+            self.remove(attempt)
+        self.loose = 0
+        for root in self._roots.values():
+            root.captured = 0
 
     def count(self, state: Any) -> int:
         """How many variants count towards the limit of this state's object: its own, and those captured for
