@@ -1,0 +1,279 @@
+"""One row of the sweep: an operator in one dtype, all its cases, compiled in groups.
+
+In: the operator's name and dtype. Out: a dict that JSON can hold: the status of the row, what differed, which
+operators ran as ATen's, which eagerly, where capture broke. What always holds: each case is run eagerly and compiled on
+copies of the same inputs, from the same random state; a group that differs anywhere is run again case by case, so that
+the row names the call.
+
+Many cases are one program, since a C++ build costs the same for one kernel and for twenty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from tests.opinfo.cases import KINDS, Case
+from tests.opinfo.judge import Outcome, differs
+from tests.opinfo.unusual import NO_VALUES
+from tests.opinfo.values import WIDER, copied, leaves, nudged, tensors, widened
+from torch.testing._internal.common_methods_invocations import op_db
+
+import tracer_core
+from inductor_backend.compile_graph import compile_graph
+from inductor_backend.plugin import BACKEND
+from tracer_core.plugin_api import hookimpl
+from tracer_core.stages import recording
+
+GROUP = 24
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
+    torch.float32, torch.float64, torch.bfloat16, torch.float16,
+    torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64,
+)}  # fmt: skip
+
+
+def operators() -> dict[str, Any]:
+    """Name -> OpInfo; variants of an operator have names of their own."""
+    return {op.formatted_name: op for op in op_db}
+
+
+def rows() -> list[tuple[str, str]]:
+    """All (operator, dtype) that eager has on the CPU."""
+    return [
+        (name, short)
+        for name, op in sorted(operators().items())
+        for short, dtype in DTYPES.items()
+        if op.supports_dtype(dtype, "cpu")
+    ]
+
+
+@dataclass(eq=False)
+class Seen:
+    """Mutable: what compiling did, since the row began."""
+
+    kernels: int = 0
+    externs: Counter[str] = field(default_factory=Counter)
+    eager: Counter[str] = field(default_factory=Counter)
+    breaks: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    def compile(self, gm: torch.fx.GraphModule, spec: Any) -> Any:
+        start = time.perf_counter()
+        runner = compile_graph(gm, spec)
+        self.seconds += time.perf_counter() - start
+        artifact: Any = runner.artifact  # type: ignore[attr-defined]
+        self.kernels += artifact.kernels
+        self.externs.update(artifact.externs)
+        return runner
+
+    def fallbacks(self, records: list[Any]) -> None:
+        self.eager.update(_reason(record.text) for record in records if record.name == "fallback")
+
+    @hookimpl
+    def tracer_graph_break(self, kind: str, reason: str, location: str, hint: str) -> None:
+        self.breaks[f"{kind}: {_reason(reason)}"] += 1
+
+
+def _reason(text: str) -> str:
+    """A reason without numbers of the graph, short enough for a table."""
+    return re.sub(r"graph_\d+\S*|0x[0-9a-f]+", "", text.splitlines()[0] if text else "")[:300]
+
+
+@contextlib.contextmanager
+def watching() -> Iterator[tuple[Seen, Any]]:
+    """What happens meanwhile, and the backend to compile with."""
+    seen = Seen()
+    unregister = tracer_core.register(seen)
+    try:
+        with recording(seen) as records:
+            yield seen, replace(BACKEND, compile=seen.compile)
+        seen.fallbacks(records)
+    finally:
+        unregister()
+
+
+# --- running -----------------------------------------------------------------------------------------
+
+Inputs = list[tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+def program(functions: list[Any]) -> Callable[[Inputs], list[Any]]:
+    """What is compiled: the calls of several cases, one after another."""
+
+    def calls(inputs: Inputs) -> list[Any]:
+        results = []
+        for function, (args, kwargs) in zip(functions, inputs):
+            results.append(function(*args, **kwargs))
+        return results
+
+    return calls
+
+
+@contextlib.contextmanager
+def _quietly(default: torch.dtype = torch.float32) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def outcomes(run: Callable[[Inputs], list[Any]], inputs: Inputs, gradients: bool) -> list[Outcome]:
+    """What each call of a program gives; one Outcome with the exception for all where it raises."""
+    torch.manual_seed(1234)
+    try:
+        with contextlib.nullcontext() if gradients else torch.no_grad():
+            results = run(inputs)
+        found = _gradients(results, inputs) if gradients else [[] for _ in inputs]
+    except Exception as error:
+        return [Outcome(error=error.with_traceback(None))]
+    return [
+        Outcome(result, list(leaves(given)), mine)
+        for result, given, mine in zip(results, inputs, found, strict=True)
+    ]
+
+
+def _gradients(results: list[Any], inputs: Inputs) -> list[list[Any]]:
+    """Gradients of each call's inputs, for cotangents that are the same in every run and exact in every dtype."""
+    ends = [leaf for leaf in tensors(results) if leaf.requires_grad]
+    starts = [[leaf for leaf in tensors(given) if leaf.requires_grad] for given in inputs]
+    if not ends:
+        return [[] for _ in inputs]
+    generator = torch.Generator().manual_seed(7)
+    weights = [torch.rand(end.shape, generator=generator).bfloat16().to(end.dtype) for end in ends]
+    found = iter(torch.autograd.grad(ends, [leaf for own in starts for leaf in own], weights, allow_unused=True))
+    return [[next(found) for _ in own] for own in starts]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """kind: wrong (an answer differs) or failed (an exception differs)."""
+
+    kind: str
+    case: str
+    text: str
+
+
+class Row:
+    """Mutable: an operator in one dtype, being run."""
+
+    def __init__(self, name: str, dtype: torch.dtype, limit: int, tell: Callable[[str], None]) -> None:
+        self.name, self.dtype, self.limit, self.tell = name, dtype, limit, tell
+        self.op = operators()[name]
+        self.values = self.op.name not in NO_VALUES
+        self.problems: list[Problem] = []
+        self.count: Counter[str] = Counter()
+        self.seen: dict[str, Seen] = {}
+        self.together = ""
+
+    def run(self) -> dict[str, Any]:
+        start = time.perf_counter()
+        with _quietly():
+            for kind, cases in KINDS.items():
+                self.kind(kind, list(cases(self.op, self.dtype, self.limit)))
+        return self.report(time.perf_counter() - start)
+
+    def kind(self, kind: str, cases: list[Case]) -> None:
+        """All cases of a kind: those that eager takes in groups, the others one by one."""
+        self.count[kind] += len(cases)
+        refused = {id(case) for case in cases if self.eager([case])[0].error is not None}
+        for case in cases:
+            if id(case) in refused:
+                self.alone(case)
+        good = [case for case in cases if id(case) not in refused]
+        with watching() as (seen, backend):
+            self.seen[kind] = seen
+            wrong = [
+                group
+                for begin in range(0, len(good), GROUP)
+                if (group := good[begin : begin + GROUP]) and not self.same_together(group, backend)
+            ]
+        for group in wrong:
+            self.each(group)
+
+    def eager(self, cases: list[Case]) -> list[Outcome]:
+        return self.outcomes(program([case.function for case in cases]), cases)
+
+    def compiled(self, cases: list[Case], backend: Any) -> list[Outcome]:
+        tracer_core.reset()
+        self.tell(", ".join(case.name for case in cases))
+        run = tracer_core.compile(program([case.function for case in cases]), backend=backend)
+        return self.outcomes(run, cases)
+
+    def outcomes(self, run: Any, cases: list[Case], change: Callable[[Any], Any] = copied) -> list[Outcome]:
+        inputs = [change((case.args, case.kwargs)) for case in cases]
+        return outcomes(run, inputs, cases[0].kind == "backward")
+
+    def same_together(self, cases: list[Case], backend: Any) -> bool:
+        """Whether a group in one program is as eager."""
+        expected, actual = self.eager(cases), self.compiled(cases, backend)
+        if not len(expected) == len(actual) == len(cases):
+            self.together = f"only together with others: {[one.error for one in (*expected, *actual) if one.error]}"
+            return False
+        triples = zip(cases, expected, actual, strict=True)
+        self.together = "only together with others: " + "; ".join(
+            f"{case.name}: {text}" for case, e, a in triples if (text := differs(e, a, self.truth(case), self.values))
+        )
+        return self.together.endswith(": ")
+
+    def each(self, cases: list[Case]) -> None:
+        """A group that differs: each case on its own, to see which does."""
+        before, together = len(self.problems), self.together
+        for case in cases:
+            self.alone(case)
+        if len(self.problems) == before:
+            kind = "failed" if "Error" in together else "wrong"
+            self.problems.append(Problem(kind, cases[0].name, together[:600]))
+
+    def alone(self, case: Case) -> None:
+        (expected,) = self.eager([case])
+        with watching() as (_, backend):
+            (actual,) = self.compiled([case], backend)
+        problem = differs(expected, actual, self.truth(case), self.values)
+        if problem:
+            kind = "wrong" if actual.error is None else "failed"
+            self.problems.append(Problem(kind, case.name, problem[:600]))
+
+    def truth(self, case: Case) -> Callable[[], tuple[Outcome | None, Outcome | None]]:
+        """The case in double precision, and with inputs that are off by their rounding."""
+
+        def compute() -> tuple[Outcome | None, Outcome | None]:
+            epsilon = torch.finfo(self.dtype).eps / 2 if self.dtype in WIDER else torch.finfo(torch.float32).eps / 2
+            if self.dtype is torch.float64:
+                epsilon = torch.finfo(torch.float64).eps / 2
+            functions = program([case.function])
+            with _quietly(torch.float64):
+                (true,) = self.outcomes(functions, [case], widened)
+                (moved,) = self.outcomes(functions, [case], lambda v: nudged(widened(v), 3, epsilon))
+            return true, moved
+
+        return compute
+
+    def report(self, seconds: float) -> dict[str, Any]:
+        kinds = [problem.kind for problem in self.problems]
+        status = "wrong" if "wrong" in kinds else "failed" if kinds else "passed"
+        externs: Counter[str] = sum((seen.externs for seen in self.seen.values()), Counter())
+        return {
+            "op": self.name,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "status": status,
+            "cases": dict(self.count),
+            "problems": [[p.kind, p.case, p.text] for p in self.problems[:12]],
+            "problem_count": len(self.problems),
+            "kernels": sum(seen.kernels for seen in self.seen.values()),
+            "externs": dict(externs),
+            "eager": dict(sum((seen.eager for seen in self.seen.values()), Counter())),
+            "breaks": dict(sum((seen.breaks for seen in self.seen.values()), Counter())),
+            "seconds": round(seconds, 2),
+            "compile_seconds": round(sum(seen.seconds for seen in self.seen.values()), 2),
+        }

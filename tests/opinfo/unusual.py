@@ -1,0 +1,15 @@
+"""What the sweep cannot compare in the usual way, each with the reason.
+
+In: nothing. Out: tables by the operator's name in the database. What always holds: a row that is left out or judged
+less strictly is named here.
+"""
+
+from __future__ import annotations
+
+#: Their results are memory that nobody has written to: sizes, strides and dtype are compared.
+NO_VALUES = {
+    "empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "resize_", "resize_as_",
+}  # fmt: skip
+
+#: Rows that are not run -> why.
+LEFT_OUT: dict[str, str] = {}
