@@ -13,6 +13,7 @@ import multiprocessing.connection
 import os
 import sys
 import time
+import traceback
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,13 @@ def serve(pipe: Any, name: str, dtype: str, samples: int) -> None:
     """A process's life: one row."""
     from tests.opinfo.row import DTYPES, Row
 
-    sys.stderr = open(os.devnull, "w")
-    pipe.send(("done", Row(name, DTYPES[dtype], samples, lambda at: pipe.send(("at", at))).run()))
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stderr.fileno())  # torch logs what its fakes refuse
+    row = Row(name, DTYPES[dtype], samples, lambda at: pipe.send(("at", at)))
+    try:
+        pipe.send(("done", row.run()))
+    except Exception:
+        pipe.send(("broken", traceback.format_exc()))
 
 
 def sweep(rows: list[tuple[str, str]], workers: int, samples: int, take: Any) -> None:
@@ -71,6 +77,8 @@ def listen(worker: Worker) -> dict[str, Any] | None:
             kind, value = worker.pipe.recv()
             if kind == "done":
                 return value
+            if kind == "broken":  # the sweep's own fault
+                return lost(worker, "broken", value[-1500:])
             worker.at = value
     except EOFError:
         worker.process.join()
@@ -133,7 +141,7 @@ def main() -> int:
         if result["status"] != "passed":
             print(f"{result['op']} {result['dtype']}: {result['status']} ({result['problem_count']})", flush=True)
             for kind, case, text in result["problems"][:3]:
-                print(f"    {kind}: {case}: {text[:300]}", flush=True)
+                print(f"    {kind}: {case}: {text[-1200:] if kind == 'broken' else text[:300]}", flush=True)
 
     sweep(todo, options.workers, options.samples, take)
     print(f"{dict(counts)} in {time.monotonic() - start:.0f} s")

@@ -174,7 +174,6 @@ class Row:
         self.problems: list[Problem] = []
         self.count: Counter[str] = Counter()
         self.seen: dict[str, Seen] = {}
-        self.together = ""
 
     def run(self) -> dict[str, Any]:
         start = time.perf_counter()
@@ -193,13 +192,11 @@ class Row:
         good = [case for case in cases if id(case) not in refused]
         with watching() as (seen, backend):
             self.seen[kind] = seen
-            wrong = [
-                group
-                for begin in range(0, len(good), GROUP)
-                if (group := good[begin : begin + GROUP]) and not self.same_together(group, backend)
-            ]
-        for group in wrong:
-            self.each(group)
+            groups = [good[begin : begin + GROUP] for begin in range(0, len(good), GROUP)]
+            doubtful = [(group, *self.together(group, backend)) for group in groups]
+        for group, suspects, text in doubtful:
+            if suspects:
+                self.among(group, suspects, text)
 
     def eager(self, cases: list[Case]) -> list[Outcome]:
         return self.outcomes(program([case.function for case in cases]), cases)
@@ -214,26 +211,37 @@ class Row:
         inputs = [change((case.args, case.kwargs)) for case in cases]
         return outcomes(run, inputs, cases[0].kind == "backward")
 
-    def same_together(self, cases: list[Case], backend: Any) -> bool:
-        """Whether a group in one program is as eager."""
+    def together(self, cases: list[Case], backend: Any) -> tuple[list[Case], str]:
+        """Which cases of a group in one program are not as eager, and what differs."""
         expected, actual = self.eager(cases), self.compiled(cases, backend)
-        if not len(expected) == len(actual) == len(cases):
-            self.together = f"only together with others: {[one.error for one in (*expected, *actual) if one.error]}"
-            return False
+        raised = [repr(one.error) for one in (*expected, *actual) if one.error]
+        if raised:
+            return cases, f"raised {raised}"
         triples = zip(cases, expected, actual, strict=True)
-        self.together = "only together with others: " + "; ".join(
-            f"{case.name}: {text}" for case, e, a in triples if (text := differs(e, a, self.truth(case), self.values))
-        )
-        return self.together.endswith(": ")
+        found = {case.name: differs(e, a, self.truth(case), self.values) for case, e, a in triples}
+        suspects = [case for case in cases if found[case.name]]
+        return suspects, "; ".join(f"{case.name}: {found[case.name]}" for case in suspects)
 
-    def each(self, cases: list[Case]) -> None:
-        """A group that differs: each case on its own, to see which does."""
-        before, together = len(self.problems), self.together
-        for case in cases:
-            self.alone(case)
+    def among(self, group: list[Case], suspects: list[Case], text: str) -> None:
+        """A group that differs: its suspects on their own; where nothing is known, halves of it first."""
+        before = len(self.problems)
+        self.narrow(suspects, halve=suspects is group)
         if len(self.problems) == before:
-            kind = "failed" if "Error" in together else "wrong"
-            self.problems.append(Problem(kind, cases[0].name, together[:600]))
+            kind = "failed" if text.startswith("raised") else "wrong"
+            names = ", ".join(case.name for case in suspects[:3])
+            self.problems.append(Problem(kind, names, f"only together with others: {text[:500]}"))
+
+    def narrow(self, cases: list[Case], halve: bool) -> None:
+        if not halve or len(cases) <= 2:
+            for case in cases:
+                self.alone(case)
+            return
+        middle = len(cases) // 2
+        for part in (cases[:middle], cases[middle:]):
+            with watching() as (_, backend):
+                suspects, _ = self.together(part, backend)
+            if suspects:
+                self.narrow(suspects, halve=suspects is part)
 
     def alone(self, case: Case) -> None:
         (expected,) = self.eager([case])

@@ -24,6 +24,8 @@ def rebuild(value: Any, change: Callable[[Any], Any]) -> Any:
     if type(value) in (tuple, list, torch.Size):
         kind = tuple if type(value) is torch.Size else type(value)
         return kind(rebuild(item, change) for item in value)
+    if isinstance(value, tuple):  # torch.return_types
+        return type(value)([rebuild(item, change) for item in value])
     if type(value) is dict:
         return {key: rebuild(item, change) for key, item in value.items()}
     return change(value)
