@@ -1,7 +1,8 @@
-"""In-place operators on integers whose result would not fit: eager raises, fakes and functional forms do not.
+"""In-place operators whose result would not fit, by its dtype or its sizes: eager raises; some fakes and functional forms
+do not, and some fakes even resize what they write to.
 
-In: an in-place operator and its fake arguments. Out: whether its result can be written back. What always holds:
-floating-point and complex tensors are not looked at; nothing is written.
+In: an in-place operator and its fake arguments. Out: why its result cannot be written back. What always holds:
+nothing is written; where no operand is larger than the tensor and that is floating-point, nothing is computed.
 """
 
 from __future__ import annotations
@@ -24,27 +25,54 @@ _OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
 }
 #: These convert what they write: they are not computed in a common dtype.
 _CONVERT = frozenset({"copy_", "fill_", "masked_fill_", "index_fill_", "scatter_", "put_", "index_put_"})
+#: These give their tensor other sizes on purpose.
+_RESHAPE = frozenset(
+    {"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "resize_", "resize_as_"}
+)
 
 
-def result_fits(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> bool:
-    """Whether what an in-place operator computes can be cast to the dtype of the integers that it writes to."""
+def misfit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
+    """Why what an in-place operator computes cannot be written to its tensor, or None where it can."""
     value = args[0] if args else None
-    if not isinstance(value, torch.Tensor) or value.dtype.is_floating_point or value.dtype.is_complex:
-        return True
+    if not isinstance(value, torch.Tensor):
+        return None
+    is_exact = not (value.dtype.is_floating_point or value.dtype.is_complex)
+    if not is_exact and not _may_broadcast(value, args):
+        return None
     compute = _OUT_OF_PLACE.get(func) or _method(getattr(func, "__name__", ""))
     if compute is None:
-        return True
+        return None
     try:
         with mode, torch.no_grad():
             result = compute(*args, **kwargs)
     except Exception:
-        return True  # what the operator itself says is raised where it runs
-    return not isinstance(result, torch.Tensor) or torch.can_cast(result.dtype, value.dtype)
+        return None  # what the operator itself says is raised where it runs
+    if not isinstance(result, torch.Tensor):
+        return None
+    if not torch.can_cast(result.dtype, value.dtype):
+        return "its result cannot be cast to the tensor's dtype"
+    # Sizes of a graph's own may be symbols: only numbers are compared, so that nothing is guarded.
+    differ = result.dim() != value.dim() or any(
+        type(a) is int and type(b) is int and a != b for a, b in zip(result.shape, value.shape, strict=True)
+    )
+    return "its result has other sizes than the tensor" if differ else None
+
+
+def _may_broadcast(value: torch.Tensor, args: tuple[Any, ...]) -> bool:
+    """Whether another operand has a dimension that the tensor written to has not."""
+    for other in args[1:]:
+        if isinstance(other, torch.Tensor) and other is not value:
+            if other.dim() > value.dim():
+                return True
+            sizes = zip(reversed(other.shape), reversed(value.shape), strict=False)
+            if any(type(a) is int and type(b) is int and a not in (1, b) for a, b in sizes):
+                return True
+    return False
 
 
 def _method(name: str) -> Callable[..., Any] | None:
     """The method that gives the result of an in-place one."""
-    if not name.endswith("_") or name.startswith("_") or name in _CONVERT:
+    if not name.endswith("_") or name.startswith("_") or name in _CONVERT or name in _RESHAPE:
         return None
     found: Callable[..., Any] | None = getattr(torch.Tensor, name[:-1], None)
     return found if callable(found) else None

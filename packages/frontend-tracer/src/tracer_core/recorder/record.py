@@ -22,11 +22,11 @@ from torch.utils import _pytree as pytree
 
 from tracer_core import settings, torch_private
 from tracer_core.numpy_types import SCALARS
-from tracer_core.recorder.casts import result_fits
+from tracer_core.recorder.casts import misfit
 from tracer_core.recorder.data_sizes import READS_A_NUMBER, DataSizes, gives_data_size, is_whole_number
 from tracer_core.recorder.fake import Fakes, writes
 from tracer_core.recorder.ranges import Ranges
-from tracer_core.recorder.refusals import changes_sizes, refusal
+from tracer_core.recorder.refusals import refusal
 from tracer_core.recorder.risks import unseen_writes
 from tracer_core.recorder.scalars import Scalars
 from tracer_core.segments.breaks import Break, Restart, WantsSymbols
@@ -242,12 +242,13 @@ class Recorder:
                 kwargs = kwargs if number is None else {**kwargs, name: number}
         given: list[Any] = []
         fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
-        if not result_fits(func, fake_args, fake_kwargs, self.fakes.mode):
-            raise Break("operator_failed", f"{_name(func)}: its result cannot be cast to the tensor's dtype")
+        unfit = misfit(func, fake_args, fake_kwargs, self.fakes.mode)
+        if unfit is not None:
+            raise Break("operator_failed", f"{_name(func)}: {unfit}")
         if self.data is not None and getattr(func, "__name__", "") in READS_A_NUMBER:
             func = torch.Tensor.item
         before = [writes(fake) for fake in given]
-        sizes = [tuple(fake.shape) for fake in given] if "out" in kwargs or _writes_values(func) else []
+        sizes = [tuple(fake.shape) for fake in given] if "out" in kwargs else []
         changes = self.scalars.before(func, fake_args, fake_kwargs)
         run_args, run_kwargs = (fake_args, fake_kwargs)
         if self.numbers and _is_blind(func):
@@ -269,11 +270,7 @@ class Recorder:
             # What fakes raise need not be what the operator raises: it runs for real, and raises that or goes on.
             raise Break("operator_failed", f"{_name(func)}: {type(error).__name__}: {error}") from None
         for fake, size in zip(given, sizes, strict=False):
-            if tuple(fake.shape) == size:
-                continue
-            if "out" not in kwargs:  # some fakes resize where eager raises
-                raise Restart(self.step(), "operator_failed", f"{_name(func)}: its result has another size")
-            if self.fakes.real_of(fake) is not None:
+            if self.fakes.real_of(fake) is not None and tuple(fake.shape) != size:
                 # Its fake is spoilt: the next attempt breaks before this call.
                 raise Restart(self.step(), "tensor_metadata_mutation", f"out= of {_name(func)}() is resized")
         leaves = [result] if isinstance(result, torch.Tensor) else pytree.tree_leaves(result)
@@ -590,21 +587,6 @@ def _writes_unseen(func: Any) -> bool:
     name = getattr(func, "__name__", "")
     plain = isinstance(func, (types.BuiltinFunctionType, torch._ops.OpOverloadPacket))
     return plain and name.endswith("_") and not name.endswith("__")
-
-
-def _writes_values(func: Any) -> bool:
-    """Whether an in-place method keeps its tensor's sizes."""
-    name = getattr(func, "__name__", "")
-    plain = name.endswith("_") and not name.endswith("__")
-    return (plain and not changes_sizes(name)) or name in _IN_PLACE_SYMBOLS
-
-
-#: ``x += y`` and its like.
-_IN_PLACE_SYMBOLS = frozenset(
-    {"__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__", "__iand__", "__ior__",
-     "__ixor__", "__ilshift__", "__irshift__", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand",
-     "ior", "ixor", "ilshift", "irshift"}
-)  # fmt: skip
 
 
 def _is_blind(func: Any) -> bool:

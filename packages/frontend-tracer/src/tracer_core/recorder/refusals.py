@@ -85,11 +85,6 @@ _CAPTURED_OF_INTERMEDIATES = frozenset(
 )
 
 
-def changes_sizes(name: str) -> bool:
-    """Whether a method changes metadata rather than values."""
-    return name in _CAPTURED_OF_INTERMEDIATES or _BY_NAME.get(name) == _META
-
-
 def _holds_scalar(value: Any) -> bool:
     """Whether a number of NumPy, whose type decides the tensor's, is in what a tensor is made of."""
     if isinstance(value, (list, tuple)):
