@@ -46,7 +46,8 @@ ONNX = ("onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.31.1")
 #: What the benchmark beside every peer needs: the other engine, and plots.
 ENGINES = ("openvino==2026.4.0", "matplotlib>=3.9,<4")
 
-TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0")
+#: expecttest: torch.testing._internal, whose database of operators the sweep runs, imports it.
+TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0", "expecttest==0.3.0")
 
 #: accelerate is installed without its dependencies, because those would choose torch's version.
 TEST_ALONE = ("accelerate==1.15.0",)
@@ -105,6 +106,14 @@ def random_programs(session: nox.Session) -> None:
     Goes on from its state file (--out) where an earlier run stopped."""
     install_all(session, models=False)
     session.run("python", "-m", "tests.random_programs", *session.posargs)
+
+
+@nox.session
+def opinfo(session: nox.Session) -> None:
+    """Every operator of PyTorch's OpInfo database against eager: ``nox -s opinfo -- --workers 16 --out sweep.jsonl``.
+    Goes on from its file where an earlier run stopped; ``python -m tests.opinfo.page`` makes docs/operators.md of it."""
+    install_all(session, models=False, tests=True)
+    session.run("python", "-m", "tests.opinfo", *session.posargs)
 
 
 @nox.session

@@ -115,7 +115,9 @@ def chosen(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo")
-    parser.add_argument("--out", type=Path, default=None, help="JSON lines; rows that it has are not run again")
+    parser.add_argument(
+        "--out", type=Path, default=None, help="JSON lines; rows that it has are not run again"
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--samples", type=int, default=24, help="samples of a row at most, 0 for all")
     parser.add_argument("--ops", default="", help="names, with commas between")
@@ -139,7 +141,10 @@ def main() -> int:
             with options.out.open("a") as file:
                 file.write(json.dumps(result) + "\n")
         if result["status"] != "passed":
-            print(f"{result['op']} {result['dtype']}: {result['status']} ({result['problem_count']})", flush=True)
+            print(
+                f"{result['op']} {result['dtype']}: {result['status']} ({result['problem_count']})",
+                flush=True,
+            )
             for kind, case, text in result["problems"][:3]:
                 print(f"    {kind}: {case}: {text[-1200:] if kind == 'broken' else text[:300]}", flush=True)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from tests.opinfo.values import copied, rebuild, tensors
 
 #: Variants are made of this many samples of a row at most, spread over them.
@@ -36,7 +37,9 @@ def _spread(items: list[Any], count: int) -> list[Any]:
     return [items[k * len(items) // count] for k in range(count)]
 
 
-def samples(op: Any, dtype: torch.dtype, limit: int, requires_grad: bool = False) -> list[tuple[int, Any, Any]]:
+def samples(
+    op: Any, dtype: torch.dtype, limit: int, requires_grad: bool = False
+) -> list[tuple[int, Any, Any]]:
     """(number, positional arguments, named ones) of the operator's own samples."""
     torch.manual_seed(0)
     made = list(op.sample_inputs("cpu", dtype, requires_grad=requires_grad))

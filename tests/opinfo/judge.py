@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
 from tests.opinfo.values import leaves
 
 #: Units in the last place that any result may be off by.
@@ -78,7 +79,9 @@ def _layout(expected: torch.Tensor, actual: torch.Tensor, where: str) -> str | N
         return None
     strides = zip(expected.shape, expected.stride(), actual.stride())
     if any(size != 1 and a != b for size, a, b in strides):
-        return f"{where}: strides {actual.stride()}, eager's {expected.stride()} (sizes {tuple(expected.shape)})"
+        return (
+            f"{where}: strides {actual.stride()}, eager's {expected.stride()} (sizes {tuple(expected.shape)})"
+        )
     return None
 
 

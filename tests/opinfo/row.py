@@ -20,15 +20,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from tests.opinfo.cases import KINDS, Case
-from tests.opinfo.judge import Outcome, differs
-from tests.opinfo.unusual import NO_VALUES
-from tests.opinfo.values import WIDER, copied, leaves, nudged, tensors, widened
 from torch.testing._internal.common_methods_invocations import op_db
 
 import tracer_core
 from inductor_backend.compile_graph import compile_graph
 from inductor_backend.plugin import BACKEND
+from tests.opinfo.cases import KINDS, Case
+from tests.opinfo.judge import Outcome, differs
+from tests.opinfo.unusual import NO_VALUES
+from tests.opinfo.values import WIDER, copied, leaves, nudged, tensors, widened
 from tracer_core.plugin_api import hookimpl
 from tracer_core.stages import recording
 
@@ -151,7 +151,9 @@ def _gradients(results: list[Any], inputs: Inputs) -> list[list[Any]]:
         return [[] for _ in inputs]
     generator = torch.Generator().manual_seed(7)
     weights = [torch.rand(end.shape, generator=generator).bfloat16().to(end.dtype) for end in ends]
-    found = iter(torch.autograd.grad(ends, [leaf for own in starts for leaf in own], weights, allow_unused=True))
+    found = iter(
+        torch.autograd.grad(ends, [leaf for own in starts for leaf in own], weights, allow_unused=True)
+    )
     return [[next(found) for _ in own] for own in starts]
 
 
@@ -256,7 +258,9 @@ class Row:
         """The case in double precision, and with inputs that are off by their rounding."""
 
         def compute() -> tuple[Outcome | None, Outcome | None]:
-            epsilon = torch.finfo(self.dtype).eps / 2 if self.dtype in WIDER else torch.finfo(torch.float32).eps / 2
+            epsilon = (
+                torch.finfo(self.dtype).eps / 2 if self.dtype in WIDER else torch.finfo(torch.float32).eps / 2
+            )
             if self.dtype is torch.float64:
                 epsilon = torch.finfo(torch.float64).eps / 2
             functions = program([case.function])

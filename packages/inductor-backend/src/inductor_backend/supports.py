@@ -39,12 +39,20 @@ def _boolean_mask(node: torch.fx.Node) -> str | None:
     return None
 
 
+def _nothing_to_choose(node: torch.fx.Node) -> str | None:
+    empty = any(type(size) is int and size == 0 for size in node.args[0].meta["val"].shape)  # type: ignore[union-attr]
+    return "the greatest or least of no elements: eager raises" if empty else None
+
+
 #: What some lowerings do not take, by operator.
 LIMITS: dict[Any, Callable[[torch.fx.Node], str | None]] = {
     aten.index.Tensor: _boolean_mask,
     aten._unsafe_index.Tensor: _boolean_mask,  # of torch's own decompositions, whose positions are in range
     aten.nll_loss_forward.default: _one_class,
     aten.nll_loss2d_forward.default: _one_class,
+    aten.max.default: _nothing_to_choose,
+    aten.min.default: _nothing_to_choose,
+    aten.aminmax.default: _nothing_to_choose,
 }
 
 
@@ -57,6 +65,8 @@ def supports(node: torch.fx.Node) -> str | None:
             return f"a tensor of layout {tensor.layout} on {tensor.device}"
         if tensor.dtype not in MEMORY_TYPES and node.target not in FALLBACKS:
             return f"dtype {tensor.dtype}"
+        if tensor.is_conj() or tensor.is_neg():
+            return "a tensor that is conjugated or negated lazily: its memory holds other numbers"
     if node.target in LIMITS:
         return LIMITS[node.target](node)
     if node.target in LOWERINGS or node.target in FALLBACKS or node.target is aten.copy_.default:

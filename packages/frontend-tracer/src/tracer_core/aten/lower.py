@@ -247,6 +247,15 @@ def operator_named(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
+def _require_resolved(node: torch.fx.Node, value: Any) -> None:
+    """A backend reads memory, in which the numbers of a lazily conjugated or negated tensor are others."""
+    if isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()):
+        raise LoweringUnsupported(
+            f"input {node.name} is lazily {'conjugated' if value.is_conj() else 'negated'} (its memory holds "
+            "other numbers; resolve_conj() or resolve_neg() writes them out)"
+        )
+
+
 class Lowering:
     """One lowering (mutable). values: the eager fake value of every node of the captured graph.
     differentiates: gradients are computed while it is interpreted, so grad mode is on."""
@@ -267,6 +276,8 @@ class Lowering:
         self.pairs: list[tuple[torch.Tensor, torch.Tensor, str]] = []  # eager value, wrapper, node
         placeholders = gm.graph.find_nodes(op="placeholder")
         self.symbolic = bool(size_origins([values[node] for node in placeholders]))
+        for node in placeholders:
+            _require_resolved(node, values[node])
 
     def _fake_mode(self) -> Any:
         for value in self.values.values():

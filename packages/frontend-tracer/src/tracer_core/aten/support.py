@@ -87,8 +87,16 @@ def refusals(
     graph: torch.fx.Graph, supports: Callable[[torch.fx.Node], str | None]
 ) -> dict[torch.fx.Node, str]:
     """Why the backend does not take a node, for each that it does not take."""
-    reasons = ((node, supports(node)) for node in operators(graph) if node.target is not aten.copy_.default)
+    reasons = (
+        (node, supports(node) if node.target is not aten.copy_.default else _unusual_write(node))
+        for node in operators(graph)
+    )
     return {node: reason for node, reason in reasons if reason is not None}
+
+
+def _unusual_write(node: torch.fx.Node) -> str | None:
+    """Backends write numbers to inputs; complex ones are written as eager does."""
+    return "complex numbers are written to an input" if node.meta["val"].is_complex() else None
 
 
 def summary(graph: torch.fx.Graph, refused: dict[torch.fx.Node, str]) -> str:

@@ -334,17 +334,23 @@ def _absent(split: Split, backward: torch.fx.Graph) -> Callable[[Any, Any], Any]
     return absent
 
 
+def _written_out(tangent: torch.Tensor) -> torch.Tensor:
+    """A tensor whose memory holds its numbers, not their conjugates or negatives."""
+    lazy = tangent.is_neg() or tangent.is_conj()
+    return tangent.resolve_neg().resolve_conj() if lazy else tangent
+
+
 def _fit(forward: torch.fx.Graph, index: int) -> Callable[[torch.Tensor], torch.Tensor]:
     """Gives a tangent the layout of its output, which the backward graph was made for."""
     (output,) = forward.find_nodes(op="output")
     value = output.args[0][index].meta["val"]
     order = memory_order(value)
     if order == list(range(len(order))):
-        return torch.Tensor.contiguous
+        return lambda tangent: _written_out(tangent).contiguous()
     inverse = sorted(order, key=order.__getitem__)
 
     def permuted(tangent: torch.Tensor) -> torch.Tensor:
-        packed = tangent.permute(order)
+        packed = _written_out(tangent).permute(order)
         return tangent if packed.is_contiguous() else packed.contiguous().permute(inverse)
 
     return permuted

@@ -51,13 +51,13 @@ def embedding(ctx: Lowering, weight: Ref, indices: Ref, *unused: Any) -> Ref:
 
 @lower(aten.index_select.default)
 def index_select(ctx: Lowering, x: Ref, dim: int, indices: Ref) -> Ref:
-    if not x.sizes:
-        return x
+    single = not x.sizes
+    x = x.unsqueeze(0) if single else x
     dim = dim % len(x.sizes)
 
     def body(at: Sequence[Index]) -> Value:
-        position = list(at)
-        row = indices.at([at[dim]]) if indices.sizes else indices.at([])
+        position = [Index()] if single else list(at)
+        row = indices.at([position[dim]]) if indices.sizes else indices.at([])
         position[dim] = indirect(row, x.sizes[dim], wrap=False)
         return checked(x.at(position), position)
 
@@ -66,12 +66,12 @@ def index_select(ctx: Lowering, x: Ref, dim: int, indices: Ref) -> Ref:
 
 @lower(aten.gather.default)
 def gather(ctx: Lowering, x: Ref, dim: int, indices: Ref, **unused: Any) -> Ref:
-    if not x.sizes:
-        return x.expand(ctx.shape())
+    single = not x.sizes
+    x = x.unsqueeze(0) if single else x
     dim = dim % len(x.sizes)
 
     def body(at: Sequence[Index]) -> Value:
-        position = list(at)
+        position = [Index()] if single else list(at)
         position[dim] = indirect(indices.at(at), x.sizes[dim], wrap=False)
         return checked(x.at(position), position)
 
