@@ -137,6 +137,8 @@ def host_microseconds(step: Callable[[], Any]) -> float:
 def error(model: Any, function: Any, inputs: list[torch.Tensor], train: bool) -> float:
     """The largest relative difference from eager over five calls whose results are kept (for training: of the
     gradients, dropout being seeded)."""
+    torch.set_float32_matmul_precision("highest")  # TF32's noise would hide a wrong result
+    torch.backends.cudnn.allow_tf32 = False
     if train:
         twin = copy.deepcopy(model)
         worst = 0.0

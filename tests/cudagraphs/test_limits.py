@@ -121,6 +121,10 @@ def test_too_large_for_its_budget(world):
 def test_reset_gives_memory_back(world):
     compiled = world.compile(large)
     x = world.randn(LARGE)
+    if world.simulated is None:
+        gc.collect()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
     kept = [compiled(x) for _ in range(4)]
     assert world.recordings and sum(row.nbytes for row in world.rows) > 0
     tracer_core.reset()
@@ -135,7 +139,7 @@ def test_reset_gives_memory_back(world):
         del kept, one, compiled
         gc.collect()
         tracer_core.reset()
-        assert torch.cuda.memory_reserved() < 64 * 2**20
+        assert torch.cuda.memory_reserved() <= before + 2**21
 
 
 def test_a_function_that_is_dropped_takes_its_recordings_along(world):

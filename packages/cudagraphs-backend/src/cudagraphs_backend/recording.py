@@ -83,7 +83,13 @@ class Recording:
             pool,
             plan.generators,  # a runner may clear its list
         )
-        self.nbytes = taken + sum(buffer.untyped_storage().nbytes() for buffer in self._buffers)
+        own = [one for one in outputs if isinstance(one, torch.Tensor)]
+        results = {torch_private.storage_key(s): s.nbytes() for s in (one.untyped_storage() for one in own)}
+        buffers = sum(buffer.untyped_storage().nbytes() for buffer in self._buffers)
+        self.nbytes = (
+            max(taken, sum(results.values())) + buffers
+        )  # a shared pool may have had the room already
+        del own
         self._results(outputs, given)
         state.members.add(self)
 
@@ -109,6 +115,11 @@ class Recording:
             (position, buffer)
             for position, buffer in zip(self.plan.copied, self._buffers, strict=True)
             if position in self.plan.written
+        ]
+        self._odd = [  # what clone() would give other strides
+            index
+            for index, (one, kind) in enumerate(zip(self._outputs, kinds, strict=True))
+            if kind is Kind.COPY and one.clone().stride() != one.stride()
         ]
         self._marked = [position for position in self.plan.written if position in self.plan.direct]
         kept = [one for one, kind in zip(self._outputs, kinds, strict=True) if kind is Kind.KEEP]
@@ -158,9 +169,13 @@ class Recording:
             torch_private.mark_written([inputs[index] for index in self._marked])
         keep, copy = Kind.KEEP, Kind.COPY
         results = [
-            one.data if kind is keep else copy_of(one) if kind is copy else one
-            for one, kind in zip(self._outputs, self.plan.kinds, strict=True)
+            one.data if kind is keep else one.clone() if kind is copy else one
+            for one, kind in zip(
+                self._outputs, self.plan.kinds, strict=False
+            )  # both are as long: checked once
         ]
+        for index in self._odd:
+            results[index] = copy_of(self._outputs[index])
         for index, (source, (shape, stride, offset)) in self._views.items():
             base = inputs[source]
             results[index] = base.as_strided(shape, stride, base.storage_offset() + offset)
