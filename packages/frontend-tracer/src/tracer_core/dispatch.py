@@ -26,11 +26,12 @@ from tracer_core.aten.static import PerSize, has_symbols
 from tracer_core.aten.support import backend_runner
 from tracer_core.bridges import TorchStyle
 from tracer_core.captured import CapturedGraph
+from tracer_core.collector import collector_paused
 from tracer_core.eager_backend import compile_eager
 from tracer_core.errors import BackendError
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig
-from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Phase, Runner, Training
+from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Phase, Runner, Training, resolve
 from tracer_core.result_check import checked
 from tracer_core.stages import debug_folder, stage, wants_text
 from tracer_core.validation import build_config
@@ -87,6 +88,14 @@ def compile_graph(captured: CapturedGraph, config: CompileConfig) -> Runner:
     backend = config.backend
     if isinstance(backend.compile, TorchStyle):
         return _torch_style(captured, config, backend.compile)
+    if backend.prepare is not None:
+        _called(backend, captured.name, lambda: resolve(backend.prepare)(captured.gm))
+    with collector_paused():
+        return _compiled(captured, config)
+
+
+def _compiled(captured: CapturedGraph, config: CompileConfig) -> Runner:
+    backend = config.backend
     is_step = backend.ir != "torch" and calls_autograd(captured.gm)
     if captured.needs_grad and not is_step and backend.training is Training.INFERENCE_ONLY:
         reason = (

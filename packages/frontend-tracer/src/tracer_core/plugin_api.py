@@ -239,7 +239,8 @@ class Backend:
     supports: ``(node) -> None | reason``; nodes with a reason run eagerly and the core says so once.
     options: a frozen dataclass of documented fields. available: ``() -> None | reason``, cheap.
     check: ``(options, mode) -> None``, called by ``compile()``; raises BackendError where a
-    toolchain is missing, so that the user learns it before the first call. reset: forgets all
+    toolchain is missing, so that the user learns it before the first call. prepare: ``(captured graph) -> None``,
+    called before a graph is lowered: starts in the background what the graph will need and takes long. reset: forgets all
     in-process state. wrap: ``(runner, graph, spec) -> Runner``: runs another backend's runner its own way, as
     CUDA graphs do. serialize: ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``.
     """
@@ -262,6 +263,7 @@ class Backend:
     options: str | type | None = None
     available: Lazy | None = None
     check: Lazy | None = None
+    prepare: Lazy | None = None
     reset: Lazy | None = None
     wrap: Lazy | None = None
     serialize: Lazy | None = None

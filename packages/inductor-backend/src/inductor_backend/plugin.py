@@ -25,6 +25,7 @@ BACKEND = Backend(
     options="inductor_backend.options:InductorOptions",
     supports="inductor_backend.supports:supports",
     check="inductor_backend.toolchain_check:check",
+    prepare="inductor_backend.early_builds:start",
     serialize="inductor_backend.serialize:serialize",
     deserialize="inductor_backend.serialize:deserialize",
 )

@@ -116,6 +116,8 @@ class LoopNode:
     origin: Origin
     after: tuple[str, ...] = ()
     inlined: tuple[Origin, ...] = ()
+    _loads: tuple[Value, ...] | None = field(default=None, init=False, repr=False, compare=False)
+    _reads: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def origins(self) -> tuple[Origin, ...]:
@@ -131,12 +133,17 @@ class LoopNode:
         """Its reduced variables mean something: they may not be exchanged for others."""
         return not all(store.plain for store in self.stores)
 
-    def loads(self) -> list[Value]:
-        """Every load of the body, those inside index expressions included."""
-        return loads_of(value for store in self.stores for value in store.roots)
+    def loads(self) -> tuple[Value, ...]:
+        """Every load of the body, those inside index expressions included. Kept: every stage asks for it."""
+        if self._loads is None:
+            found = tuple(loads_of(value for store in self.stores for value in store.roots))
+            object.__setattr__(self, "_loads", found)
+        return self._loads  # type: ignore[return-value]
 
-    def reads(self) -> set[str]:
-        return {load.buffer for load in self.loads()}
+    def reads(self) -> frozenset[str]:
+        if self._reads is None:
+            object.__setattr__(self, "_reads", frozenset(load.buffer for load in self.loads()))
+        return self._reads  # type: ignore[return-value]
 
 
 def loads_of(values: Iterable[Value]) -> list[Value]:
@@ -177,6 +184,7 @@ class ExternNode:
     residual: Strided | None = None
     final: str = "none"
     in_place: str | None = None
+    _reads: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -191,8 +199,10 @@ class ExternNode:
             elif isinstance(item, (list, tuple)):
                 stack.extend(item)
 
-    def reads(self) -> set[str]:
-        return {tensor.buffer for tensor in self.tensors()}
+    def reads(self) -> frozenset[str]:
+        if self._reads is None:
+            object.__setattr__(self, "_reads", frozenset(tensor.buffer for tensor in self.tensors()))
+        return self._reads  # type: ignore[return-value]
 
 
 Node = LoopNode | ExternNode

@@ -1,0 +1,83 @@
+"""What a first call waits for: what starts early, what is paused, what is not done twice."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+import torch
+
+import tracer_core
+from inductor_backend import early_builds
+from tracer_core.aten import lower as lower_module
+from tracer_core.collector import collector_paused
+from tracer_core.plugin_api import Backend, BackendError
+
+
+def test_our_own_products_are_built_while_the_graph_is_lowered(monkeypatch):
+    order = []
+    monkeypatch.setattr(early_builds.own, "prepare", lambda: order.append("products"))
+    lower = lower_module.Lowering.run
+    monkeypatch.setattr(
+        lower_module.Lowering, "run", lambda self, specs: order.append("lowering") or lower(self, specs)
+    )
+    layer = torch.nn.Linear(4, 4)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        compiled = tracer_core.compile(lambda x: layer(x) * 2)
+        torch.testing.assert_close(compiled(x), layer(x) * 2)
+    assert order[:2] == ["products", "lowering"]
+
+
+def test_a_graph_without_products_starts_no_build(monkeypatch):
+    monkeypatch.setattr(early_builds.own, "prepare", lambda: pytest.fail("nothing here is a product"))
+    x = torch.randn(8)
+    torch.testing.assert_close(tracer_core.compile(lambda x: x.cos() + 1)(x), x.cos() + 1)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_paused_while_a_graph_is_compiled(enabled):
+    seen = []
+
+    def compile_(gm, spec):
+        seen.append(gc.isenabled())
+        return lambda inputs: list(gm(*inputs))
+
+    compiled = tracer_core.compile(lambda x: x + 1, backend=Backend(name="looks", compile=compile_))
+    try:
+        if not enabled:
+            gc.disable()
+        compiled(torch.ones(2))
+        assert seen == [False]
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+
+
+def test_the_collector_runs_again_after_a_failure():
+    def compile_(gm, spec):
+        raise RuntimeError("broken on purpose")
+
+    compiled = tracer_core.compile(lambda x: x + 1, backend=Backend(name="breaks", compile=compile_))
+    with pytest.raises(BackendError, match="broken on purpose"):
+        compiled(torch.ones(2))
+    assert gc.isenabled()
+
+
+def test_blocks_of_several_threads_overlap():
+    entered, leave = threading.Event(), threading.Event()
+
+    def other():
+        with collector_paused():
+            entered.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=other)
+    with collector_paused():
+        thread.start()
+        assert entered.wait(10)
+    assert not gc.isenabled()  # the other thread's block is still open
+    leave.set()
+    thread.join(10)
+    assert gc.isenabled()
