@@ -53,6 +53,9 @@ TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0", "expecttest==0.3.0")
 TEST_ALONE = ("accelerate==1.15.0",)
 TEST_ALONE_NEED = ("psutil==7.2.2",)
 
+#: Kernels for GPUs are interpreted, and compiled for GPUs that are not there.
+TRITON = "triton==3.7.1"
+
 LINT = "ruff==0.17.5"
 TYPES = "mypy==2.4.1"
 
@@ -83,6 +86,7 @@ def install_all(session: nox.Session, *, models: bool = True, tests: bool = Fals
         install_models(session)
     if tests:
         session.install(*TEST, *TEST_ALONE_NEED)
+        session.install("--no-deps", TRITON)
         session.install("--no-deps", *TEST_ALONE)
 
 

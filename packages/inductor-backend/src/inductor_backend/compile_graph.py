@@ -8,12 +8,13 @@ verifier runs when TRACER_CHECK is set; a failure says which stage failed, on wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from inductor_backend import gpu_stages
 from inductor_backend.codegen.cpp.kernel import KernelText, KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
@@ -34,6 +35,7 @@ from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.memory_plan import MemoryPlan, lives, plan_memory
 from inductor_backend.size_vars import SizeVars
+from inductor_backend.target import CPU, Target, target_of
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner, env, stage, wants_text
 
 
@@ -59,6 +61,26 @@ class Compilation:
     text: str = ""
     runner: Runner | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    target: Target = CPU
+
+    def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:
+        """Each group, and whether a buffer that it writes must be in memory afterwards."""
+        home = {node.name: group.number for group in self.plan.groups for node in group.nodes}
+        readers: dict[str, set[int]] = {}
+        for group in self.plan.groups:
+            for node in group.nodes:
+                for buffer in self.program.with_earlier(node.reads()):
+                    readers.setdefault(buffer, set()).add(home[node.name])
+        for group in self.plan.groups:
+
+            def needed_outside(buffer: str, number: int = group.number) -> bool:
+                return (
+                    buffer in self.program.output_names
+                    or self.program.buffers[buffer].kind is BufferKind.INPUT
+                    or bool(readers.get(buffer, set()) - {number})
+                )
+
+            yield group, needed_outside
 
 
 def _lower(c: Compilation) -> None:
@@ -86,28 +108,15 @@ def _externs(c: Compilation) -> None:
 
 def _bodies(c: Compilation) -> None:
     """One fused body a group of loops."""
-    home = {node.name: group.number for group in c.plan.groups for node in group.nodes}
-    readers: dict[str, set[int]] = {}
-    for group in c.plan.groups:
-        for node in group.nodes:
-            for buffer in c.program.with_earlier(node.reads()):
-                readers.setdefault(buffer, set()).add(home[node.name])
-    for group in c.plan.groups:
-        c.bodies.append(None if group.extern is not None else _body(c, group, readers))
-
-
-def _body(c: Compilation, group: Group, readers: dict[str, set[int]]) -> KernelBody:
-    assert group.domain is not None
-
-    def needed_outside(buffer: str) -> bool:
-        return (
-            buffer in c.program.output_names
-            or c.program.buffers[buffer].kind is BufferKind.INPUT
-            or bool(readers.get(buffer, set()) - {group.number})
+    for group, needed_outside in c.groups_with_readers():
+        if group.extern is not None:
+            c.bodies.append(None)
+            continue
+        assert group.domain is not None
+        column = is_column(c.program, group.domain, group.loops)
+        c.bodies.append(
+            kernel_body(c.program, group.domain, group.loops, needed_outside, c.sizes, rows=not column)
         )
-
-    column = is_column(c.program, group.domain, group.loops)
-    return kernel_body(c.program, group.domain, group.loops, needed_outside, c.sizes, rows=not column)
 
 
 def _kernels(c: Compilation) -> None:
@@ -271,10 +280,26 @@ STAGES = (
 )
 
 
+#: For CUDA devices. "split" follows inlining, so that what a reduction reads is in its body.
+GPU_STAGES = (
+    *STAGES[:2],
+    Stage("split", gpu_stages.split, lambda c: verify.program(c.program), lambda c: "\n".join(c.absorbed)),
+    Stage("fuse", gpu_stages.fuse_for_gpu, STAGES[3].verify, STAGES[3].dump),
+    Stage("externs", gpu_stages.externs, None, STAGES[4].dump),
+    Stage("bodies", gpu_stages.bodies, STAGES[5].verify, STAGES[5].dump),
+    Stage("kernels", gpu_stages.kernels),
+    Stage("memory", gpu_stages.memory, STAGES[7].verify, STAGES[7].dump),
+    Stage("group_runs", gpu_stages.group_steps, None, STAGES[8].dump, "py"),
+    Stage("module", gpu_stages.module_text, None, STAGES[9].dump, "py"),
+    STAGES[10],
+)
+
+
 def run_stages(c: Compilation, until: str | None = None) -> Compilation:
     """Runs the stages in order (until: the last to run). Raises BackendError naming stage and cause."""
     check = env().check
-    for number, item in enumerate(STAGES, 1):
+    stages = GPU_STAGES if c.target.triton else STAGES
+    for number, item in enumerate(stages, 1):
         before = time.perf_counter()
         with stage(f"inductor_{item.name}", graph=c.spec.name, suffix=f".{item.suffix}") as record:
             try:
@@ -282,10 +307,10 @@ def run_stages(c: Compilation, until: str | None = None) -> Compilation:
                 if check and item.verify is not None:
                     item.verify(c)
             except BackendError as error:
-                label = f"inductor stage {number}/{len(STAGES)} {item.name!r} failed on {c.spec.name}: "
+                label = f"inductor stage {number}/{len(stages)} {item.name!r} failed on {c.spec.name}: "
                 raise BackendError("inductor", item.name, label + error.detail, error.dump) from error
             except Exception as error:
-                label = f"inductor stage {number}/{len(STAGES)} {item.name!r} failed on {c.spec.name}: "
+                label = f"inductor stage {number}/{len(stages)} {item.name!r} failed on {c.spec.name}: "
                 raise BackendError(
                     "inductor", item.name, f"{label}{type(error).__name__}: {error}"
                 ) from error
@@ -305,16 +330,19 @@ _PRODUCTS = frozenset(
 
 def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
     options = spec.options if isinstance(spec.options, InductorOptions) else InductorOptions()
-    return Compilation(gm, spec, options, SizeVars(spec.sizes))
+    return Compilation(gm, spec, options, SizeVars(spec.sizes), target=target_of(gm.graph))
 
 
 def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """Compiles one functional ATen graph. Raises BackendError; VerifyError where a stage broke its rules."""
-    if any(node.target in _PRODUCTS for node in gm.graph.nodes):
+    c = start(gm, spec)
+    if not c.target.triton and any(node.target in _PRODUCTS for node in gm.graph.nodes):
         own.prepare()
     if spec.constants:
+        if c.target.triton:
+            raise BackendError("inductor", "freeze", "freeze=True is not built for graphs on CUDA devices")
         return _compile_frozen(gm, spec)
-    runner = run_stages(start(gm, spec)).runner
+    runner = run_stages(c).runner
     assert runner is not None
     return runner
 

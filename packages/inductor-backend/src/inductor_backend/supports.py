@@ -7,7 +7,9 @@ lowering or is on the fallback table, and loops never see complex, quantised or 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import getitem
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -15,6 +17,7 @@ from inductor_backend import lowering as _registered  # noqa: F401  (importing f
 from inductor_backend.codegen.cpp.expressions import MEMORY_TYPES
 from inductor_backend.externs.fallbacks import FALLBACKS
 from inductor_backend.lowering.registry import LOWERINGS, aten
+from inductor_backend.target import main_device
 
 
 def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:
@@ -56,17 +59,46 @@ LIMITS: dict[Any, Callable[[torch.fx.Node], str | None]] = {
 }
 
 
+_DEVICES = ("cpu", "cuda")
+_MAIN_DEVICES: WeakKeyDictionary[torch.fx.Graph, torch.device] = WeakKeyDictionary()
+
+
+def _elsewhere(node: torch.fx.Node) -> str | None:
+    """Why a node stays out of a graph whose loops run on another device: None for copies between devices, and where
+    all that lies elsewhere has no dimensions."""
+    graph = node.graph
+    if graph not in _MAIN_DEVICES:
+        _MAIN_DEVICES[graph] = main_device(graph)
+    main = _MAIN_DEVICES[graph]
+    if main.type == "cpu" or node.target is getitem or node.target is aten._to_copy.default:
+        return None
+    value = node.meta.get("val")
+    made = [
+        t for t in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(t, torch.Tensor)
+    ]
+    if made and all(tensor.device != main for tensor in made):
+        return f"a result on {made[0].device} in a graph of {main}"
+    for item in node.all_input_nodes:
+        tensor = item.meta.get("val")
+        if isinstance(tensor, torch.Tensor) and tensor.device != main and tensor.dim():
+            return f"an operand on {tensor.device} in a graph of {main}"
+    return None
+
+
 def supports(node: torch.fx.Node) -> str | None:
     """None where the node can be compiled, else why not."""
     if node.op != "call_function" or isinstance(node.meta.get("val"), (int, torch.SymInt)):
         return None
     for tensor in tensors_of(node):
-        if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+        if tensor.layout != torch.strided or tensor.device.type not in _DEVICES or tensor.is_quantized:
             return f"a tensor of layout {tensor.layout} on {tensor.device}"
-        if tensor.dtype not in MEMORY_TYPES and node.target not in FALLBACKS:
+        if tensor.dtype not in MEMORY_TYPES and node.target not in FALLBACKS and node.target is not getitem:
             return f"dtype {tensor.dtype}"
         if tensor.is_conj() or tensor.is_neg():
             return "a tensor that is conjugated or negated lazily: its memory holds other numbers"
+    reason = _elsewhere(node)
+    if reason is not None:
+        return reason
     if node.target in LIMITS:
         return LIMITS[node.target](node)
     if node.target in LOWERINGS or node.target in FALLBACKS or node.target is aten.copy_.default:

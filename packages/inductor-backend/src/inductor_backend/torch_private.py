@@ -15,3 +15,11 @@ def core_decompositions() -> dict[Any, Callable[..., Any]]:
     from torch._decomp import core_aten_decompositions
 
     return dict(core_aten_decompositions())
+
+
+def cuda_raw_stream(device: int) -> int:
+    """The handle of the current stream of a CUDA device, without making a Stream object."""
+    import torch
+
+    raw: int = torch._C._cuda_getCurrentRawStream(device)
+    return raw

@@ -251,16 +251,23 @@ class Wrapper:
             read = {name for node in self.program.nodes for name in node.reads()}
             for text, name in self.program.numbers.items():
                 if name in read:
-                    out.line(f"{name} = torch.scalar_tensor({text}, dtype=torch.float64)")
+                    out.line(f"{name} = {self._number(text)}")
             self._open_arena(out)
             for line in self.body.lines:
                 out.line(line)
-            if self._uses_arena() and self.static_arena:
-                out.line("pool.give(arena)")
+            self._close_arena(out)
             if self.expects:
                 out.line("unchecked = False")
             results = ", ".join(self._output(item) for item in self.program.outputs)
             out.line(f"return [{results}]")
+
+    def _number(self, text: str) -> str:
+        """The tensor of a float that the call brings."""
+        return f"torch.scalar_tensor({text}, dtype=torch.float64)"
+
+    def _close_arena(self, out: CodeWriter) -> None:
+        if self._uses_arena() and self.static_arena:
+            out.line("pool.give(arena)")
 
     def _open_arena(self, out: CodeWriter) -> None:
         if not self._uses_arena():

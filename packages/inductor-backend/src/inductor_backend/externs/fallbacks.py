@@ -20,8 +20,17 @@ _NAMES: dict[str, str] = {
     "attention: ATen computes it block by block, without the matrix of scores": """
         _scaled_dot_product_flash_attention_for_cpu.default _scaled_dot_product_attention_math_for_mps.default
         _scaled_dot_product_attention_math.default _scaled_dot_product_flash_attention_for_cpu_backward.default
+        _scaled_dot_product_flash_attention.default _scaled_dot_product_flash_attention_backward.default
+        _scaled_dot_product_efficient_attention.default _scaled_dot_product_efficient_attention_backward.default
+        _scaled_dot_product_cudnn_attention.default _scaled_dot_product_cudnn_attention_backward.default
+        _scaled_dot_product_fused_attention_overrideable.default
+        _scaled_dot_product_fused_attention_overrideable_backward.default
+        _flash_attention_forward.default _flash_attention_backward.default
+        _efficient_attention_forward.default _efficient_attention_backward.default
     """,
     "a recurrent layer: oneDNN runs all its steps in one call": """
+        _cudnn_rnn.default _cudnn_rnn_backward.default _thnn_fused_gru_cell.default
+        _thnn_fused_lstm_cell_backward_impl.default _thnn_fused_gru_cell_backward.default
         lstm.input gru.input rnn_tanh.input rnn_relu.input mkldnn_rnn_layer.default mkldnn_rnn_layer_backward.default
         _thnn_fused_lstm_cell.default _pack_padded_sequence.default _pad_packed_sequence.default
     """,
@@ -40,6 +49,7 @@ _NAMES: dict[str, str] = {
     """,
     "scans and scatters: lowered, but for tensors without dimensions, several masks and complex numbers": """
         cumsum.default cumprod.default cummax.default cummin.default logcumsumexp.default
+        _unsafe_index_put.default
         index_put.default index_add.default index_copy.default index_fill.int_Scalar index_fill.int_Tensor
         index_reduce.default scatter.src scatter.value scatter_add.default scatter_reduce.two scatter.reduce
         scatter.value_reduce put.default embedding_dense_backward.default unfold_backward.default

@@ -215,7 +215,7 @@ class Program:
     inputs: one entry a placeholder, a buffer name or, for an int, the sympy symbol it binds (None: not
     used). extends: a buffer -> an earlier version of the same storage that it contains. outputs: buffer
     names, views of buffers, size expressions or None. numbers: text of a float that the call brings -> the
-    buffer that holds it.
+    buffer that holds it. device: where loops run. elsewhere: buffers on other devices, which operators read only.
     """
 
     name: str
@@ -227,6 +227,8 @@ class Program:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     numbers: dict[str, str] = field(default_factory=dict)
     extends: dict[str, str] = field(default_factory=dict)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    elsewhere: set[str] = field(default_factory=set)
 
     def with_earlier(self, names: Iterable[str]) -> set[str]:
         """The buffers, and the earlier versions whose regions they contain."""

@@ -8,6 +8,7 @@ an operator without lowering is on the fallback table or the compile fails, nami
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -27,7 +28,11 @@ from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, same_strides
 from inductor_backend.size_vars import SizeVars
 from inductor_backend.supports import tensors_of
+from inductor_backend.target import target_of
 from tracer_core.plugin_api import BackendError, CompileSpec
+
+#: Modules of lowerings whose loops run in order, which Triton's kernels do not.
+ORDERED = frozenset({"inductor_backend.lowering.scan", "inductor_backend.lowering.scatter"})
 
 #: What a graph does with numbers of the call, by the function's name -> its text.
 NUMBER_TEXTS: dict[str, str] = {
@@ -42,7 +47,8 @@ class GraphLowering:
 
     def __init__(self, gm: torch.fx.GraphModule, spec: CompileSpec, sizes: SizeVars) -> None:
         self.gm, self.sizes = gm, sizes
-        self.program = Program(spec.name)
+        self.target = target_of(gm.graph)
+        self.program = Program(spec.name, device=self.target.device)
         self.ctx = Lowering(self.program, sizes)
         self.env: dict[torch.fx.Node, Any] = {}
         self.mutated: set[str] = set()
@@ -72,13 +78,15 @@ class GraphLowering:
         return self.program
 
     def _tensor(self, name: str, fake: torch.Tensor) -> Buffer:
-        if fake.layout != torch.strided or fake.device.type != "cpu":
+        if fake.layout != torch.strided or fake.device.type not in ("cpu", "cuda"):
             raise unsupported("lower", f"a tensor of layout {fake.layout} on {fake.device}", self.ctx.node)
         if fake.is_quantized:
             raise unsupported("lower", f"an input of dtype {fake.dtype}", self.ctx.node)
         layout = Layout(self.sizes.exprs(fake.shape), self.sizes.exprs(fake.stride()))
         buffer = Buffer(name, fake.dtype, layout, BufferKind.INPUT)
         self.program.buffers[name] = buffer
+        if fake.device != self.program.device:
+            self.program.elsewhere.add(name)
         return buffer
 
     def placeholder(self, node: torch.fx.Node) -> None:
@@ -129,10 +137,15 @@ class GraphLowering:
             return
         args = [self.value_of(argument) for argument in node.args]
         kwargs = {name: self.value_of(argument) for name, argument in node.kwargs.items()}
+        if self.crosses(node):
+            self.env[node] = call_fallback(self.ctx, node.target, args, kwargs)
+            return
+        if self.program.elsewhere and node.target is not operator.getitem:
+            args = [self.brought(argument) for argument in args]
         lowering = LOWERINGS.get(node.target)
         if node in self.in_place:
             self.env[node] = write_in_place(self.ctx, self.env[self.in_place[node]], args[0], args, kwargs)
-        elif lowering is not None and not (node.target in FALLBACKS and _beyond_loops(node)):
+        elif lowering is not None and not (node.target in FALLBACKS and self.beyond_loops(node, lowering)):
             self.env[node] = lowering(self.ctx, *args, **kwargs)
         elif node.target in FALLBACKS:
             self.env[node] = call_fallback(self.ctx, node.target, args, kwargs)
@@ -143,6 +156,33 @@ class GraphLowering:
                 "(inductor_backend.externs.fallbacks.FALLBACKS)",
                 node,
             )
+
+    def beyond_loops(self, node: torch.fx.Node, lowering: Any) -> bool:
+        """Whether it reads or makes a tensor of a dtype that loops do not hold, or needs loops in order on a GPU."""
+        if self.target.triton and lowering.__module__ in ORDERED:
+            return True
+        return any(tensor.dtype not in MEMORY_TYPES for tensor in tensors_of(node))
+
+    def crosses(self, node: torch.fx.Node) -> bool:
+        """Whether it copies from one device to another, which is an operator's work."""
+        value, source = node.meta.get("val"), node.args[0] if node.args else None
+        if node.target is not aten._to_copy.default or not isinstance(source, torch.fx.Node):
+            return False
+        return isinstance(value, torch.Tensor) and value.device != source.meta["val"].device
+
+    def brought(self, argument: Any) -> Any:
+        """A tensor without dimensions that lies elsewhere, on the device of the loops."""
+        if isinstance(argument, (list, tuple)):
+            return [self.brought(item) for item in argument]
+        if not isinstance(argument, Ref) or argument.buffer.name not in self.program.elsewhere:
+            return argument
+        if argument.sizes or self.ctx.meta_device() != self.program.device:
+            raise unsupported(
+                "lower",
+                f"a tensor on another device than {self.program.device} in a graph of that device",
+                self.ctx.node,
+            )
+        return self.ctx.to_device(argument)
 
     def number_text(self, node: torch.fx.Node) -> str:
         """Python's own arithmetic on numbers of the call."""
@@ -231,11 +271,6 @@ class GraphLowering:
                 value = value.select(dim, 0).unsqueeze(dim)
         name = self.ctx.copy(value, strides, "output", exactly=True).buffer.name
         return name if value.sizes == sizes else Strided(name, Layout(sizes, strides))
-
-
-def _beyond_loops(node: torch.fx.Node) -> bool:
-    """Whether it reads or makes a tensor of a dtype that loops do not hold."""
-    return any(tensor.dtype not in MEMORY_TYPES for tensor in tensors_of(node))
 
 
 def _number_text(value: Any) -> str:

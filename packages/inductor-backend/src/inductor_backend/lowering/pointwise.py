@@ -376,7 +376,7 @@ def _convert(ctx: Lowering, x: Ref, dtype: torch.dtype) -> Any:
 @lower(aten._to_copy.default)
 def to_copy(ctx: Lowering, x: Ref, **kwargs: Any) -> Ref:
     device = kwargs.get("device")
-    if device is not None and torch.device(device).type != "cpu":
+    if device is not None and torch.device(device).type not in ("cpu", "cuda"):
         raise unsupported("lower", f"conversion to device {device} is not built", ctx.node)
     return ctx.pointwise(_convert(ctx, x, ctx.meta().dtype), label="to")
 

@@ -288,6 +288,9 @@ class Lowering:
             else None
             for k, m in enumerate(metas)
         ]
+        for made, value in zip(buffers, metas, strict=True):
+            if made is not None and value.device != self.program.device:
+                self.program.elsewhere.add(made.name)
         node = ExternNode(
             self.new_name("op"),
             target,
@@ -305,6 +308,35 @@ class Lowering:
         self.program.nodes.append(node)
         refs = tuple(Ref.of(buffer) if buffer is not None else None for buffer in buffers)
         return refs if unpack else refs[0]
+
+    def meta_device(self) -> torch.device | None:
+        """The device of the node's (first) result."""
+        values = self.node.meta["val"]
+        for value in values if isinstance(values, (tuple, list)) else (values,):
+            if isinstance(value, torch.Tensor):
+                return value.device
+        return None
+
+    def to_device(self, ref: Ref) -> Ref:
+        """A copy on the device of the loops, made by ATen (remembered)."""
+        key = (ref.buffer.name, ref.sizes, ref.index, "device")
+        if key not in self._copies:
+            layout = ref.strided()
+            assert layout is not None
+            made = self.buffer(ref.sizes, ref.dtype, layout.strides, BufferKind.EXTERN)
+            self.program.nodes.append(
+                ExternNode(
+                    self.new_name("op"),
+                    aten._to_copy.default,
+                    (Strided(ref.buffer.name, layout),),
+                    {"device": self.program.device},
+                    (made.name,),
+                    False,
+                    self.origin("to"),
+                )
+            )
+            self._copies[key] = Ref.of(made)
+        return self._copies[key]
 
     def number(self, text: str) -> Number:
         """A float that the call brings; text: of what computes it."""

@@ -159,7 +159,9 @@ def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = No
     whole = ctx.sizes.expr(value.numel() * value.itemsize) == ctx.sizes.expr(value.untyped_storage().nbytes())
     inside = isinstance(last, int) and isinstance(start, int) and isinstance(product(x.sizes), int)
     if order is None or not (whole or (inside and start >= 0 and last < product(x.sizes))):
-        raise unsupported("lower", "as_strided of a tensor that is not dense, or beyond its elements", ctx.node)
+        raise unsupported(
+            "lower", "as_strided of a tensor that is not dense, or beyond its elements", ctx.node
+        )
     flat = x.permute(order).reshape((product(x.sizes),))
     return flat.remap(ctx.shape(), [position])
 

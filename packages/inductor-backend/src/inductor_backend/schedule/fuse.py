@@ -62,8 +62,8 @@ class Plan:
 class Fusion:
     """Puts nodes into groups one by one, in program order. Mutable."""
 
-    def __init__(self, program: Program, sizes: SizeVars, fuel: int | None = None) -> None:
-        self.program, self.sizes, self.fuel = program, sizes, fuel
+    def __init__(self, program: Program, sizes: SizeVars, fuel: int | None = None, rows: int = 8) -> None:
+        self.program, self.sizes, self.fuel, self.rows = program, sizes, fuel, rows
         self.deps: Dependencies = dependencies(program)
         self.groups: list[Group] = []
         self.home: dict[str, Group] = {}
@@ -167,7 +167,7 @@ class Fusion:
             return refused
         domain = joined.domain
         if any(domain.reduced) and not keeps_threads_busy(
-            self.sizes, product(domain.outer), product(domain.inner)
+            self.sizes, product(domain.outer), product(domain.inner), self.rows
         ):
             return Refused("too few rows for the threads: a reduction this long runs alone")
         return joined
@@ -187,6 +187,7 @@ class Fusion:
         return result
 
 
-def fuse(program: Program, sizes: SizeVars, fuel: int | None = None) -> Plan:
-    """Groups of one program. fuel: the number of fusions allowed (None: all), to bisect a wrong result."""
-    return Fusion(program, sizes, fuel).run()
+def fuse(program: Program, sizes: SizeVars, fuel: int | None = None, rows: int = 8) -> Plan:
+    """Groups of one program. fuel: the number of fusions allowed (None: all), to bisect a wrong result. rows: from
+    how many a reduction's kernel may hold other work."""
+    return Fusion(program, sizes, fuel, rows).run()

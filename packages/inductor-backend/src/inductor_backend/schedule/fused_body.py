@@ -68,10 +68,7 @@ class KernelBody:
 
     def values(self) -> list[Value]:
         return [
-            value
-            for phase in self.phases
-            for store in (*phase.row, *phase.loop)
-            for value in store.roots
+            value for phase in self.phases for store in (*phase.row, *phase.loop) for value in store.roots
         ]
 
     def reads(self) -> set[str]:
@@ -105,8 +102,10 @@ class BodyBuilder:
         needed_outside: Callable[[str], bool],
         sizes: SizeVars,
         rows: bool,
+        in_registers: bool,
     ) -> None:
         self.program, self.domain, self.nodes = program, domain, nodes
+        self.in_registers = in_registers
         self.needed_outside, self.sizes = needed_outside, sizes
         self.body = KernelBody(domain, [], {}, {}, [origin for node in nodes for origin in node.origins])
         self.known: dict[str, _Known] = {}
@@ -153,7 +152,7 @@ class BodyBuilder:
         known = self.known.get(found.buffer)
         if known is None or known.later:
             return None
-        if known.phase == when or not known.in_row or is_cheap(known.value):
+        if self.in_registers or known.phase == when or not known.in_row or is_cheap(known.value):
             return known.value
         if self.needed_outside(found.buffer):
             return None  # it is in memory, and still in the cache
@@ -205,7 +204,9 @@ def kernel_body(
     needed_outside: Callable[[str], bool],
     sizes: SizeVars,
     rows: bool = True,
+    in_registers: bool = False,
 ) -> KernelBody:
     """The fused body of a group. needed_outside: whether a buffer must be in memory afterwards.
-    rows: row buffers may be used (the kernel walks rows, not columns)."""
-    return BodyBuilder(program, domain, nodes, needed_outside, sizes, rows).build()
+    rows: row buffers may be used (the kernel walks rows, not columns). in_registers: no row buffers: later phases
+    name an earlier phase's values again (a kernel that holds whole rows still has them)."""
+    return BodyBuilder(program, domain, nodes, needed_outside, sizes, rows, in_registers).build()

@@ -82,6 +82,6 @@ def buffer_bytes(program: Program, sizes: SizeVars, name: str) -> int:
     return sizes.hint(buffer.layout.numel) * buffer.dtype.itemsize
 
 
-def keeps_threads_busy(sizes: SizeVars, outer: Expr, inner: Expr) -> bool:
+def keeps_threads_busy(sizes: SizeVars, outer: Expr, inner: Expr, rows: int = 8) -> bool:
     """Enough outer iterations to share among threads, or too little work to share at all."""
-    return sizes.hint(outer) >= 8 or sizes.hint(inner) * sizes.hint(outer) < 65536
+    return sizes.hint(outer) >= rows or sizes.hint(inner) * sizes.hint(outer) < 65536

@@ -113,8 +113,10 @@ def is_column(program: Program, domain: Domain, nodes: Sequence[LoopNode]) -> bo
     return best is not None and not domain.reduced[best]
 
 
-def loop_nest(program: Program, body: KernelBody, sizes: SizeVars, column: bool) -> LoopNest:
-    """The loops of a kernel."""
+def loop_nest(
+    program: Program, body: KernelBody, sizes: SizeVars, column: bool, extra: Sequence[Index] = ()
+) -> LoopNest:
+    """The loops of a kernel. extra: other index expressions over the domain that the kernel evaluates."""
     domain = body.domain
     stores = [
         program.buffers[s.buffers[0]].layout.flat(s.index)
@@ -122,7 +124,7 @@ def loop_nest(program: Program, body: KernelBody, sizes: SizeVars, column: bool)
         for s in (*phase.stores, *phase.scans, *phase.row)
         if s.buffers[0] not in body.row_buffers
     ]
-    all_accesses = accesses(program, body) + index_values(body)
+    all_accesses = [*accesses(program, body), *index_values(body), *extra]
     fixed = [*stores, *all_accesses]
     outer = _ordered([p for p, r in enumerate(domain.reduced) if not r], fixed, sizes)
     inner_flats = all_accesses if any(domain.reduced) else fixed

@@ -1,0 +1,1 @@
+"""Triton text for CUDA devices: kernels from fused bodies, and the module around them."""

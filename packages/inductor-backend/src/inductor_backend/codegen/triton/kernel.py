@@ -1,0 +1,458 @@
+"""One fused body as one Triton kernel.
+
+In: a `KernelBody`, the layouts of its buffers. Out: a `TritonKernel`. What always holds: known sizes and strides are
+literals (divisions by them are cheap, loads are seen to be contiguous), symbolic ones are arguments; a program masks
+only the axes that may reach beyond their end and that an access depends on; a value is computed once where a row is in
+registers, so each row is read once; offsets are 64 bits wide where 32 might not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from inductor_backend.codegen.cpp.loops import LoopNest, loop_nest, walk
+from inductor_backend.codegen.triton.expressions import (
+    TRITON_OPS,
+    constant_text,
+    index_text,
+    pointer_type,
+)
+from inductor_backend.codegen.triton.reducers import REDUCERS, Reducer
+from inductor_backend.codegen.triton.tiling import Axis, Tile, choose_tile
+from inductor_backend.codegen.writer import CodeWriter
+from inductor_backend.errors import unsupported
+from inductor_backend.index_expr import (
+    Expr,
+    FloorDiv,
+    Index,
+    Mod,
+    Var,
+    contiguous_strides,
+    product,
+    simplify,
+    variables,
+)
+from inductor_backend.loop_ir.nodes import Program, Store
+from inductor_backend.loop_ir.values import Value, topological
+from inductor_backend.schedule.fused_body import KernelBody, Phase
+from inductor_backend.size_vars import SizeVars
+
+NAME = "@NAME@"
+
+#: Offsets beyond this need 64 bits.
+NARROW = 2**31 - 2**16
+
+#: Positions of pseudo variables that stand for an axis's flat index.
+_FLAT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TritonKernel:
+    """text: the function, with `@NAME@` for its name. pointers: storages, in argument order; types: their element
+    types. sizes: the int64 arguments that follow. grid: number of programs, (numel, block) of each axis. constants:
+    block sizes. warps: of one program. label: for the name."""
+
+    text: str
+    pointers: tuple[str, ...]
+    types: tuple[str, ...]
+    sizes: tuple[Expr, ...]
+    grid: tuple[tuple[Expr, int], ...]
+    constants: tuple[tuple[str, int], ...]
+    warps: int
+    label: str
+
+
+class TritonKernelWriter:
+    """Writes one kernel. Mutable."""
+
+    def __init__(self, program: Program, body: KernelBody, sizes: SizeVars) -> None:
+        self.program, self.body, self.sizes = program, body, sizes
+        for phase in body.phases:
+            if phase.scans or any(s.combine is not None for s in (*phase.row, *phase.stores)):
+                labels = ", ".join(origin.op for origin in body.origins)
+                raise unsupported("codegen", f"scans and scatters are not built for Triton: {labels}")
+        position = self._row_position() if self._counts_positions() else None
+        self.nest: LoopNest = loop_nest(
+            program, body, sizes, False, extra=() if position is None else (position,)
+        )
+        self.position = None if position is None else walk(position, self.nest)
+        self.tile: Tile = choose_tile(program, body, self.nest, sizes)
+        self.wide = self._needs_wide()
+        self.out = CodeWriter()
+        self.pointers: dict[str, str] = {}
+        self.types: dict[str, str] = {}
+        self.arguments: dict[Expr, str] = {}
+        self.registers: dict[str, str] = {}
+        self.counter = 0
+        self.axis_of = {loop: axis for axis in self.tile.axes for loop in axis.loops}
+        self.names: dict[int, str] = {}
+        for axis in self.tile.axes:
+            several = len(axis.loops) > 1
+            for place, loop in enumerate(axis.loops):
+                self.names[loop] = f"{axis.letter}{place}" if several else f"{axis.letter}index"
+            self.names[_FLAT + self.tile.axes.index(axis)] = f"{axis.letter}index"
+
+    # what the body needs -------------------------------------------------------------------------
+
+    def _counts_positions(self) -> bool:
+        return any(s.reduce in ("argmax", "argmin") for phase in self.body.phases for s in phase.reductions)
+
+    def _row_position(self) -> Index:
+        """Number of an element within its row, in the order of the tensor's dimensions."""
+        domain = self.body.domain
+        places = [p for p, r in enumerate(domain.reduced) if r]
+        strides = contiguous_strides([domain.sizes[p] for p in places])
+        loops = variables(domain.sizes)
+        result = Index()
+        for place, stride in zip(places, strides, strict=True):
+            result = result + loops[place] * stride
+        return result
+
+    def _needs_wide(self) -> bool:
+        extents: list[Expr] = [product(self.nest.sizes)]
+        for name in (*self.body.reads(), *self.body.writes):
+            layout = self.program.buffers[name].layout
+            extents.append(simplify(layout.extent + layout.offset))
+        bounds = [self.sizes.upper(extent) for extent in extents]
+        return any(bound is None or bound > NARROW for bound in bounds)
+
+    # sizes and addresses -------------------------------------------------------------------------
+
+    def size(self, expr: Expr) -> str:
+        if isinstance(expr, int):
+            return str(expr) if expr >= 0 else f"({expr})"
+        return self.arguments.setdefault(expr, f"ks{len(self.arguments)}")
+
+    def pointer(self, buffer: str) -> str:
+        """Views of one storage with other dtypes do not occur: a storage's buffers share their dtype."""
+        owner = self.program.buffers[buffer]
+        kind = pointer_type(owner.dtype)
+        if self.types.setdefault(owner.storage, kind) != kind:
+            raise unsupported(
+                "codegen", f"{owner.storage} is read as {kind} and as {self.types[owner.storage]}"
+            )
+        return self.pointers.setdefault(owner.storage, f"p{len(self.pointers)}")
+
+    def collapsed(self, index: Index) -> Index:
+        """The index with an axis's loops written as its one flat index where they are walked as one."""
+        for number, axis in enumerate(self.tile.axes):
+            if len(axis.loops) < 2:
+                continue
+            steps = contiguous_strides([self.nest.sizes[k] for k in axis.loops])
+            last = index.coefficient(axis.loops[-1])
+            wanted = [simplify(last * step) for step in steps]
+            if last == 0 or any(index.coefficient(k) != w for k, w in zip(axis.loops, wanted, strict=True)):
+                continue
+            kept = {
+                a: c for a, c in index.terms.items() if not (isinstance(a, Var) and a.position in axis.loops)
+            }
+            index = Index(index.const, {**kept, Var(_FLAT + number, axis.numel): last})
+        terms = {
+            type(atom)(self.collapsed(atom.base), atom.divisor)
+            if isinstance(atom, (FloorDiv, Mod))
+            else atom: c
+            for atom, c in index.terms.items()
+        }
+        return Index(index.const, terms)
+
+    def index_text(self, index: Index, names: dict[Value, str]) -> str:
+        """index: over the loops of the nest."""
+        return index_text(self.collapsed(index), self.names, names.__getitem__, self.size)  # type: ignore[arg-type]
+
+    def address(self, buffer: str, index: Sequence[Index], names: dict[Value, str]) -> str:
+        return self.index_text(walk(self.program.buffers[buffer].layout.flat(index), self.nest), names)
+
+    # axes, masks, shapes -------------------------------------------------------------------------
+
+    def axes(self, positions: Iterable[int]) -> tuple[Axis, ...]:
+        """The axes that variables of the domain belong to."""
+        found = {
+            self.axis_of[self.nest.place[p]]
+            for p in positions
+            if not _is_one(self.nest.sizes[self.nest.place[p]])
+        }
+        return tuple(axis for axis in self.tile.axes if axis in found)
+
+    def in_row(self, value: Value) -> bool:
+        return any(axis.letter == "r" for axis in self.axes(value.variables))
+
+    def mask(self, axes: Iterable[Axis], also: str = "") -> str:
+        parts = [f"{axis.letter}mask" for axis in axes if not axis.exact]
+        return " & ".join([*parts, *([also] if also else [])])
+
+    def shape(self, axes: Iterable[Axis]) -> str:
+        wanted = set(axes)
+        return "[" + ", ".join(a.constant if a in wanted else "1" for a in self.tile.axes) + "]"
+
+    def spread(self, text: str, have: tuple[Axis, ...], need: tuple[Axis, ...]) -> str:
+        """The text of an index or value as a block over all of `need`."""
+        if have == need and have:
+            return text
+        return f"({text}) + tl.zeros({self.shape(need)}, tl.int32)"
+
+    # values --------------------------------------------------------------------------------------
+
+    def value_text(self, value: Value, names: dict[Value, str]) -> str:
+        if value.name in ("load", "masked_load"):
+            return self.load_text(value, names)
+        if value.name == "index":
+            text = self.index_text(walk(value.attr, self.nest), names)
+            plain = value.attr.variables() or value.attr.terms
+            return f"({text}).to(tl.int64)" if plain else f"tl.full([], {text}, tl.int64)"
+        if value.name == "wrap_index":
+            (a,) = (names[x] for x in value.args)
+            return f"tl.where({a} < 0, {a} + {self.size(value.attr)}, {a})"
+        if value.name == "check_index":
+            return self.checked_index(value, names)
+        if value.name not in TRITON_OPS:
+            raise unsupported("codegen", f"op {value.name!r} has no Triton form")
+        return TRITON_OPS[value.name](value, *(names[arg] for arg in value.args))
+
+    def checked_index(self, value: Value, names: dict[Value, str]) -> str:
+        """Stops the device as eager's assertion does, and reads nothing outside."""
+        (a,) = (names[x] for x in value.args)
+        inside = f"({a} >= 0) & ({a} < {self.size(value.attr)})"
+        mask = self.mask(self.axes(value.variables))
+        checked = f"({inside}) | (({mask}) == 0)" if mask else inside
+        self.out.line(f'tl.device_assert({checked}, "index out of range in self")')
+        return f"tl.where({inside}, {a}, 0)"
+
+    def load_text(self, value: Value, names: dict[Value, str]) -> str:
+        buffer = value.buffer
+        if buffer in self.body.registers:
+            return self.registers[buffer]
+        address = self.address(buffer, value.attr[1], names)
+        dtype = self.program.buffers[buffer].dtype
+        widen = ".to(tl.float32)" if dtype in (torch.bfloat16, torch.float16) else ""
+        axes = self.axes(value.variables)
+        if value.name == "masked_load":
+            condition, other = (names[arg] for arg in value.args)
+            address = self.spread(address, (), axes) if axes else address
+            mask = self.mask(axes, condition)
+            return f"tl.where({condition}, tl.load({self.pointer(buffer)} + ({address}), {mask}, other=0){widen}, {other})"
+        checks = [
+            f"{self.size(size)} > 0" for size in self._may_be_empty(value)
+        ]  # an index that torch rejects was replaced by 0, which is not there
+        mask = self.mask(axes, " & ".join(f"({check})" for check in checks))
+        mask = f", {mask}" if mask else ""
+        return f"tl.load({self.pointer(buffer)} + ({address}){mask}){widen}"
+
+    def _may_be_empty(self, load: Value) -> list[Expr]:
+        checked = [v.attr for i in load.attr[1] for v in i.indirect_values() if v.name == "check_index"]
+        return [size for size in dict.fromkeys(checked) if not self.sizes.is_positive(size)]
+
+    def emit(self, values: Iterable[Value], names: dict[Value, str], row: bool) -> None:
+        """Statements for the values that have no name yet, operands first. row: also those of the row's elements."""
+        for value in values:
+            if value in names or (not row and self.in_row(value)):
+                continue
+            if value.name == "constant":
+                names[value] = constant_text(*value.attr)
+                continue
+            text = self.value_text(value, names)
+            name = f"t{self.counter}"
+            self.counter += 1
+            names[value] = name
+            self.out.line(f"{name} = {text}")
+
+    def store(self, store: Store, names: dict[Value, str], axes: tuple[Axis, ...]) -> None:
+        (name,) = store.buffers
+        have: set[int] = set()
+        for index in store.index:
+            have |= index.variables()
+        address = self.spread(self.address(name, store.index, names), self.axes(have), axes)
+        value = names[store.value]
+        if store.value.name == "constant" or not self.axes(store.value.variables):
+            value = f"tl.broadcast_to({value}, {self.shape(axes)})"
+        mask = self.mask(axes)
+        self.out.line(f"tl.store({self.pointer(name)} + ({address}), {value}{f', {mask}' if mask else ''})")
+
+    # the function --------------------------------------------------------------------------------
+
+    def write(self) -> TritonKernel:
+        """The text of the kernel."""
+        with self.out.indented():
+            self._indices()
+            self._phases()
+        label = "_".join(dict.fromkeys(origin.op for origin in self.body.origins))[:48] or "empty"
+        constants = tuple((axis.constant, axis.block) for axis in self.tile.axes)
+        parameters = [*self.pointers.values(), *self.arguments.values()]
+        parameters += [f"{name}: tl.constexpr" for name, _ in constants]
+        head = CodeWriter()
+        head.line("@triton.jit")
+        head.line(f"def {NAME}({', '.join(parameters)}):")
+        head.lines += self.out.lines
+        return TritonKernel(
+            head.text(),
+            tuple(self.pointers),
+            tuple(self.types[storage] for storage in self.pointers),
+            tuple(self.arguments),
+            tuple((axis.numel, axis.block) for axis in self.tile.outer),
+            constants,
+            self.tile.warps,
+            label,
+        )
+
+    def _indices(self) -> None:
+        self.out.line("pid = tl.program_id(0)" + (".to(tl.int64)" if self.wide else ""))
+        outer = self.tile.outer
+        if len(outer) == 2:
+            y, x = outer
+            self.out.line(f"programs = tl.cdiv({self.size(x.numel)}, {x.constant})")
+            self._axis_index(y, "(pid // programs)")
+            self._axis_index(x, "(pid % programs)")
+        elif outer:
+            self._axis_index(outer[0], "pid")
+        reduced = self.tile.reduced
+        if reduced is not None and not self.tile.looped:
+            self._axis_index(reduced, "")
+
+    def _axis_index(self, axis: Axis, program: str) -> None:
+        place = self.tile.axes.index(axis)
+        around = ""
+        if len(self.tile.axes) > 1:
+            around = "[" + ", ".join(":" if k == place else "None" for k in range(len(self.tile.axes))) + "]"
+        lanes = f"tl.arange(0, {axis.constant}){around}"
+        if program == "":
+            text = lanes
+        elif program == "start":
+            text = f"start + {lanes}"
+        else:
+            text = f"{program} * {axis.constant} + {lanes}"
+        if self.wide and axis.letter == "r":
+            text = f"({text}).to(tl.int64)"
+        self.out.line(f"{axis.letter}index = {text}")
+        if not axis.exact:
+            self.out.line(f"{axis.letter}mask = {axis.letter}index < {self.size(axis.numel)}")
+        self._split_axis(axis)
+
+    def _split_axis(self, axis: Axis) -> None:
+        if len(axis.loops) < 2:
+            return
+        steps = contiguous_strides([self.nest.sizes[k] for k in axis.loops])
+        for place, (loop, step) in enumerate(zip(axis.loops, steps, strict=True)):
+            flat = f"{axis.letter}index"
+            text = flat if isinstance(step, int) and step == 1 else f"{flat} // {self._positive(step)}"
+            if place > 0:
+                text = (
+                    f"{text} % {self._positive(self.nest.sizes[loop])}"
+                    if text == flat
+                    else (f"({text}) % {self._positive(self.nest.sizes[loop])}")
+                )
+            self.out.line(f"{self.names[loop]} = {text}")
+
+    def _positive(self, size: Expr) -> str:
+        """A divisor; of a size that may be 0 nothing is computed, but nothing may be divided by it either."""
+        text = self.size(size)
+        return (
+            text
+            if (isinstance(size, int) and size > 0) or self.sizes.is_positive(size)
+            else f"tl.maximum({text}, 1)"
+        )
+
+    def _phases(self) -> None:
+        names: dict[Value, str] = {}
+        if self.tile.reduced is None:
+            (phase,) = self.body.phases
+            stores = (*phase.row, *phase.stores)
+            self.emit(_needed(stores), names, True)
+            for store in stores:
+                self.store(store, names, self.tile.outer)
+            return
+        for phase in self.body.phases:
+            self._phase(phase, names)
+
+    def _phase(self, phase: Phase, names: dict[Value, str]) -> None:
+        self.emit(_needed(phase.row), names, False)
+        for store in phase.row:
+            self.store(store, names, self.tile.outer)
+        if not phase.stores and not phase.reductions:
+            return
+        reducers = [self._reducer(store) for store in phase.reductions]
+        values = topological([*_needed(phase.stores), *(value for _, value, _ in reducers)])
+        self.emit(values, names, False)
+        if self.tile.looped:
+            self._loop(phase, reducers, values, names)
+        else:
+            self.emit(values, names, True)
+            for store in phase.stores:
+                self.store(store, names, self.tile.axes)
+            for _, value, reducer in reducers:
+                self._lines(reducer.whole, self._element(value, names), names)
+        for store, _, reducer in reducers:
+            for buffer, text in zip(store.buffers, reducer.results, strict=True):
+                register = f"s{self.counter}"
+                self.counter += 1
+                self.out.line(f"{register} = {text}")
+                self.registers[buffer] = register
+
+    def _reducer(self, store: Store) -> tuple[Store, Value, Reducer]:
+        """With the value that is accumulated: a float that is widened only to be added stays as it is."""
+        assert store.reduce is not None
+        value, result = store.value, self.body.registers[store.buffers[0]]
+        if store.reduce == "sum" and value.name == "cast" and value.args[0].dtype == torch.float32:
+            if value.dtype == torch.float64:
+                value = value.args[0]
+        name = f"a{self.counter}"
+        self.counter += 1
+        return store, value, REDUCERS[store.reduce](name, value.dtype, result)
+
+    def _loop(
+        self,
+        phase: Phase,
+        reducers: list[tuple[Store, Value, Reducer]],
+        values: list[Value],
+        names: dict[Value, str],
+    ) -> None:
+        reduced = self.tile.reduced
+        assert reduced is not None
+        for _, _, reducer in reducers:
+            self._lines(reducer.start, "", names)
+        with self.out.block_python(f"for start in range(0, {self.size(reduced.numel)}, {reduced.constant}):"):
+            self._axis_index(reduced, "start")
+            scope = dict(names)
+            self.emit(values, scope, True)
+            for store in phase.stores:
+                self.store(store, scope, self.tile.axes)
+            for _, value, reducer in reducers:
+                self._lines(reducer.each, self._element(value, scope), scope)
+        for _, _, reducer in reducers:
+            self._lines(reducer.finish, "", names)
+
+    def _element(self, value: Value, names: dict[Value, str]) -> str:
+        """The reduced value as a whole block."""
+        text = names[value]
+        if len(self.axes(value.variables)) == len(self.tile.axes):
+            return text
+        return f"tl.broadcast_to({text}, {self.shape(self.tile.axes)})"
+
+    def _lines(self, lines: Iterable[str], element: str, names: dict[Value, str]) -> None:
+        reduced = self.tile.reduced
+        assert reduced is not None
+        mask = "rmask" if not reduced.exact else "True"
+        at = f"({self.index_text(self.position, names)})" if self.position is not None else ""
+        if self.position is not None:
+            at = f"(tl.zeros({self.shape(self.tile.axes)}, tl.int64) + {at})"
+        for line in lines:
+            text = line.format(
+                v=element,
+                shape=self.shape(self.tile.axes),
+                mask=mask,
+                at=at,
+                count=f"({self.size(reduced.numel)})",
+            )
+            self.out.line(text)
+
+
+def _needed(stores: Iterable[Store]) -> list[Value]:
+    """The values of stores and of the positions they store at, operands first."""
+    stores = list(stores)
+    indirect = [v for s in stores for i in s.index for v in i.indirect_values()]
+    return topological([*indirect, *(s.value for s in stores)])
+
+
+def _is_one(size: Expr) -> bool:
+    return isinstance(size, int) and size == 1

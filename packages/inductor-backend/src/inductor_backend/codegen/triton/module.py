@@ -1,0 +1,140 @@
+"""All Triton kernels of a graph, and the runs that launch them.
+
+In: kernels in order, cut into runs by operator calls. Out: the texts of the generated module's definitions. What always
+holds: kernels of equal text and blocks exist once; a run is one call from Python, whatever the number of its kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from inductor_backend.codegen.cpp.expressions import size_expression
+from inductor_backend.codegen.triton.kernel import NAME, TritonKernel
+from inductor_backend.codegen.writer import CodeWriter
+from inductor_backend.index_expr import Expr, simplify
+from inductor_backend.loop_ir.nodes import Program
+from inductor_backend.runtime.triton_build import Kernel
+
+
+@dataclass(slots=True)
+class TritonRun:
+    """One call. arguments: storages, ``arena``, or Python texts of ints, one slot each. lines: its launches."""
+
+    name: str
+    arguments: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def symbols(self) -> list[str]:
+        """Nothing beside the arguments (a C++ run has symbols)."""
+        return []
+
+    def slot(self, argument: str) -> int:
+        if argument not in self.arguments:
+            self.arguments.append(argument)
+        return self.arguments.index(argument)
+
+
+class TritonModule:
+    """Collects kernels and runs. Mutable."""
+
+    def __init__(self, program: Program, offset: Callable[[str], Expr | None]) -> None:
+        """offset: a storage's byte offset in the arena, None where it is a tensor of its own."""
+        self.program, self.offset = program, offset
+        self.kernels: dict[TritonKernel, tuple[str, list[str]]] = {}  # without pointers -> (name, comments)
+        self.runs: list[TritonRun] = []
+
+    def kernel(self, kernel: TritonKernel, comments: Sequence[str]) -> str:
+        """The name of the kernel of that text."""
+        key = _text_of(kernel)
+        if key not in self.kernels:
+            self.kernels[key] = (f"fused_{kernel.label}_{len(self.kernels)}", [])
+        name, seen = self.kernels[key]
+        seen += [comment for comment in comments if comment not in seen]
+        return name
+
+    def open_run(self) -> TritonRun:
+        run = TritonRun(f"run_{len(self.runs)}")
+        self.runs.append(run)
+        return run
+
+    def call(self, run: TritonRun, kernel: TritonKernel, name: str) -> None:
+        """Adds a launch of the kernel to the run."""
+        parameters = [self._pointer(run, storage) for storage in kernel.pointers]
+        parameters += [f"({run.slot(size_expression(size, 'python'))}, 0)" for size in kernel.sizes]
+        run.lines.append(f"({name}, {self._grid(run, kernel)}, [{', '.join(parameters)}])")
+
+    def _pointer(self, run: TritonRun, storage: str) -> str:
+        offset = self.offset(storage)
+        if offset is None:
+            return f"({run.slot(storage)}, 0)"
+        if isinstance(offset, int):
+            return f"({run.slot('arena_address')}, {offset})"
+        return f"({run.slot('arena_address + ' + size_expression(offset, 'python'))}, 0)"
+
+    @staticmethod
+    def _grid(run: TritonRun, kernel: TritonKernel) -> str:
+        static, dynamic = 1, []
+        for numel, block in kernel.grid:
+            if isinstance(numel, int):
+                static *= -(-numel // block)
+            else:
+                dynamic.append(f"(-(-{size_expression(simplify(numel), 'python')} // {block}))")
+        if not dynamic:
+            return str(static)
+        return f"slot({run.slot(' * '.join([*dynamic, *([str(static)] if static != 1 else [])]))})"
+
+    def sources(self) -> list[str]:
+        """The text of each kernel, its user's lines in comments."""
+        texts = []
+        for kernel, (name, comments) in self.kernels.items():
+            lines = "".join(f"# {comment}\n" for comment in comments[:8])
+            texts.append(lines + kernel.text.replace(NAME, name))
+        return texts
+
+    def specifications(self) -> list[Kernel]:
+        """The kernels as the generated module describes them."""
+        return [
+            Kernel(name, text, kernel.types, len(kernel.sizes), dict(kernel.constants), kernel.warps)
+            for (kernel, (name, _)), text in zip(self.kernels.items(), self.sources(), strict=True)
+        ]
+
+    def definitions(self) -> str:
+        """Module-level lines: the kernels, loaded in one go, and the runs."""
+        out = CodeWriter()
+        if self.kernels:
+            names = [name for name, _ in self.kernels.values()]
+            out.line(f"{', '.join(names)}, = load_kernels(")
+            with out.indented():
+                out.line("[")
+                with out.indented():
+                    for number, (kernel, (name, _)) in enumerate(self.kernels.items()):
+                        out.line(
+                            f"Kernel({name!r}, SOURCE_{number}, {list(kernel.types)}, {len(kernel.sizes)}, "
+                            f"{dict(kernel.constants)}, {kernel.warps}),"
+                        )
+                out.line("],")
+                out.line("device,")
+            out.line(")")
+        for run in self.runs:
+            out.line(f"{run.name}, launches_{run.name} = launches({len(run.arguments)}, [")
+            with out.indented():
+                for line in run.lines:
+                    out.line(line + ",")
+            out.line("])")
+        return out.text()
+
+
+def _text_of(kernel: TritonKernel) -> TritonKernel:
+    """The kernel without what differs from launch to launch."""
+    return TritonKernel(
+        kernel.text,
+        (),
+        kernel.types,
+        tuple(range(len(kernel.sizes))),
+        (),
+        kernel.constants,
+        kernel.warps,
+        kernel.label,
+    )

@@ -1,0 +1,175 @@
+"""Triton text of reductions over axis 1 of a block.
+
+In: a reduction's kind and types. Out: a `Reducer` with the statements of each step. What always holds: a block holds
+one partial result a lane, combined at the end (floats therefore add in a tree); what the mask leaves out counts as the
+reduction's identity; max, min, argmax and argmin find NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from inductor_backend.codegen.triton.expressions import TL_TYPES
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """`{v}`: the element; `{shape}`: the block; `{mask}`: which elements count; `{at}`: their numbers; `{count}`: the
+    length of the row; `{step}`: number of the loop's pass, from 0.
+
+    start: before the loop; each: in it (both unused where the row is one block); whole: statements where the row is one
+    block; finish: after the loop. results: text of each output, after finish or whole.
+    """
+
+    start: tuple[str, ...]
+    each: tuple[str, ...]
+    finish: tuple[str, ...]
+    whole: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+def extreme(dtype: torch.dtype, lowest: bool) -> str:
+    """The identity of max (lowest) or min."""
+    if dtype.is_floating_point:
+        return f'float("{"-" if lowest else ""}inf")'
+    if dtype == torch.bool:
+        return str(int(not lowest))
+    info = torch.iinfo(dtype)
+    return str(info.min if lowest else info.max)
+
+
+def _simple(
+    n: str, value: torch.dtype, result: torch.dtype, identity: str, combine: str, final: str
+) -> Reducer:
+    """combine: of `{n}` and the element; final: of a block."""
+    kind = TL_TYPES[value]
+    part = f"tl.where({{mask}}, {{v}}, {identity})"
+    combined = combine.format(n=n, v="{v}")
+    return Reducer(
+        (f"{n} = tl.full({{shape}}, {identity}, {kind})",),
+        (f"{n} = tl.where({{mask}}, {combined}, {n})",),
+        (f"{n} = {final.format(block=n)}",),
+        (f"{n} = {final.format(block=part)}",),
+        (f"{n}.to({TL_TYPES[result]})",),
+    )
+
+
+def _sum(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+    final = "tl.sum({block}, 1, keep_dims=True)"
+    if result == torch.float64 and value == torch.float32:
+        # A block's lanes are short sums; what is left to add is added in double.
+        reducer = _simple(n, value, result, "0", "{n} + {v}", final)
+        return Reducer(
+            reducer.start,
+            reducer.each,
+            (f"{n} = tl.sum({n}.to(tl.float64), 1, keep_dims=True)",),
+            (f"{n} = tl.sum(tl.where({{mask}}, {{v}}, 0).to(tl.float64), 1, keep_dims=True)",),
+            (n,),
+        )
+    return _simple(n, value, result, "0", "{n} + {v}", final)
+
+
+def _prod(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+    return _simple(n, value, result, "1", "{n} * {v}", "prod_row({block})")
+
+
+def _extreme(name: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
+    def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+        nan = ", propagate_nan=tl.PropagateNan.ALL" if value.is_floating_point else ""
+        final = (
+            f"{name}_row({{block}})"
+            if value.is_floating_point
+            else f"tl.{name}({{block}}, 1, keep_dims=True)"
+        )
+        combine = f"tl.{name}imum({{n}}, {{v}}{nan})"
+        return _simple(n, value, result, extreme(value, name == "max"), combine, final)
+
+    return make
+
+
+def _logical(name: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
+    identity, sign = ("0", "|") if name == "any" else ("1", "&")
+    final = "max" if name == "any" else "min"
+
+    def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+        element = "{v}.to(tl.int32)"
+        return Reducer(
+            (f"{n} = tl.full({{shape}}, {identity}, tl.int32)",),
+            (f"{n} = tl.where({{mask}}, {n} {sign} {element}, {n})",),
+            (f"{n} = tl.{final}({n}, 1, keep_dims=True)",),
+            (f"{n} = tl.{final}(tl.where({{mask}}, {element}, {identity}), 1, keep_dims=True)",),
+            (f"({n} != 0)",),
+        )
+
+    return make
+
+
+def _arg(name: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
+    largest = str(2**63 - 1)
+
+    def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+        identity = extreme(value, name == "argmax")
+        kind = TL_TYPES[value]
+        element = "{v}"
+        if value == torch.bool:
+            kind, element = "tl.int8", "{v}.to(tl.int8)"
+        take = f"better_{name}({n}, {n}_at, {element}, {{at}}) & {{mask}}"
+        masked = f"tl.where({{mask}}, {element}, {identity})"
+        return Reducer(
+            (
+                f"{n} = tl.full({{shape}}, {identity}, {kind})",
+                f"{n}_at = tl.full({{shape}}, {largest}, tl.int64)",
+            ),
+            (
+                f"{n}_take = {take}",
+                f"{n} = tl.where({n}_take, {element}, {n})",
+                f"{n}_at = tl.where({n}_take, {{at}}, {n}_at)",
+            ),
+            (f"{n}_at = {name}_row({n}, {n}_at)",),
+            (f"{n}_at = {name}_row({masked}, tl.where({{mask}}, {{at}}, {largest}))",),
+            (f"{n}_at",),
+        )
+
+    return make
+
+
+def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
+    """A row in one block: its mean, then the squares around it. Looped: each lane has its own mean and squares, which
+    differ from the row's by what the lanes' means differ."""
+    kind, out = TL_TYPES[value], TL_TYPES[result]
+    return Reducer(
+        tuple(f"{n}_{part} = tl.zeros({{shape}}, {kind})" for part in ("mean", "m2", "count")),
+        (
+            f"{n}_far = {{v}} - {n}_mean",
+            f"{n}_count = tl.where({{mask}}, {n}_count + 1, {n}_count)",
+            f"{n}_mean = tl.where({{mask}}, {n}_mean + {n}_far / tl.maximum({n}_count, 1), {n}_mean)",
+            f"{n}_m2 = tl.where({{mask}}, {n}_m2 + {n}_far * ({{v}} - {n}_mean), {n}_m2)",
+        ),
+        (
+            f"{n}_all = tl.sum({n}_mean * {n}_count, 1, keep_dims=True) / {{count}}",
+            f"{n}_far = {n}_mean - {n}_all",
+            f"{n}_m2 = tl.sum({n}_m2 + {n}_count * {n}_far * {n}_far, 1, keep_dims=True)",
+        ),
+        (
+            f"{n}_all = tl.sum(tl.where({{mask}}, {{v}}, 0), 1, keep_dims=True) / {{count}}",
+            f"{n}_far = tl.where({{mask}}, {{v}} - {n}_all, 0)",
+            f"{n}_m2 = tl.sum({n}_far * {n}_far, 1, keep_dims=True)",
+        ),
+        (f"{n}_all.to({out})", f"{n}_m2.to({out})"),
+    )
+
+
+REDUCERS: dict[str, Callable[[str, torch.dtype, torch.dtype], Reducer]] = {
+    "sum": _sum,
+    "prod": _prod,
+    "max": _extreme("max"),
+    "min": _extreme("min"),
+    "any": _logical("any"),
+    "all": _logical("all"),
+    "argmax": _arg("argmax"),
+    "argmin": _arg("argmin"),
+    "welford": _welford,
+}

@@ -1,0 +1,164 @@
+"""How a Triton kernel covers its loops: axes, block sizes, warps.
+
+In: a `KernelBody`, its `LoopNest`, buffer layouts, size hints. Out: a `Tile`. What always holds: every loop of the nest
+belongs to one axis; any tile gives a correct kernel. An axis is a run of loops counted by one flat index.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from inductor_backend.codegen.cpp.loops import LoopNest, accesses, walk
+from inductor_backend.index_expr import Expr, Index, product
+from inductor_backend.loop_ir.nodes import Program
+from inductor_backend.schedule.fused_body import KernelBody
+from inductor_backend.size_vars import SizeVars
+
+#: Rows up to this length are held in registers (16 elements a thread with 16 warps).
+LONGEST_PERSISTENT = 8192
+
+#: The same for rows that lie across memory, of which a block holds many.
+LONGEST_COLUMN = 64
+
+#: Streaming multiprocessors that a grid should keep busy.
+PROCESSORS = 132
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """letter: x, y or r (reduced). loops: numbers of its loops, outermost first. numel: their product. block: its
+    elements in one program."""
+
+    letter: str
+    loops: tuple[int, ...]
+    numel: Expr
+    block: int
+
+    @property
+    def constant(self) -> str:
+        return f"{self.letter.upper()}BLOCK"
+
+    @property
+    def exact(self) -> bool:
+        """No program reaches beyond the end, so no mask is needed."""
+        return isinstance(self.numel, int) and self.numel > 0 and self.numel % self.block == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """axes: in the order of a block's dimensions. looped: the last axis (r) is walked in a loop."""
+
+    axes: tuple[Axis, ...]
+    warps: int
+    looped: bool
+
+    @property
+    def outer(self) -> tuple[Axis, ...]:
+        return tuple(axis for axis in self.axes if axis.letter != "r")
+
+    @property
+    def reduced(self) -> Axis | None:
+        return self.axes[-1] if self.axes[-1].letter == "r" else None
+
+
+@cache
+def power_of_two(least: int) -> int:
+    """The least power of two that is not below."""
+    return 1 << max(least - 1, 0).bit_length()
+
+
+def _axis(letter: str, nest: LoopNest, loops: tuple[int, ...], block: int) -> Axis:
+    return Axis(letter, loops, product(nest.sizes[k] for k in loops), block)
+
+
+def choose_tile(program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> Tile:
+    """The tile by the access pattern."""
+    flats = [walk(flat, nest) for flat in accesses(program, body)]
+    outer = tuple(range(len(nest.outer)))
+    inner = tuple(range(len(outer), len(nest.sizes)))
+    if any(body.domain.reduced):
+        return _reduction(nest, sizes, flats, outer, inner)
+    crossing = _crossing(program, body, nest, sizes, flats)
+    if crossing is not None:
+        return _tiled(program, body, nest, outer, crossing)
+    return _flat(nest, sizes, outer)
+
+
+def _flat(nest: LoopNest, sizes: SizeVars, outer: tuple[int, ...]) -> Tile:
+    count = sizes.hint(product(nest.outer), 4096)
+    if count <= 128:
+        block = max(power_of_two(count), 32)
+    elif count <= PROCESSORS * 4 * 128:
+        block = 128
+    else:
+        block = 512 if count <= PROCESSORS * 8 * 512 else 1024
+    return Tile((_axis("x", nest, outer, block),), max(1, min(4, block // 32)), False)
+
+
+def _crossing(
+    program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars, flats: list[Index]
+) -> int | None:
+    """The loop along which some accesses are contiguous while others are along the last one."""
+    last = len(nest.outer) - 1
+    if last < 1 or sizes.hint(nest.outer[last]) < 8:
+        return None
+    if not any(flat.coefficient(last) == 1 for flat in flats):
+        return None
+    found = [
+        loop
+        for loop in range(last)
+        if sizes.hint(nest.outer[loop]) >= 8
+        and any(flat.coefficient(loop) == 1 and flat.coefficient(last) not in (0, 1) for flat in flats)
+    ]
+    return max(found, key=lambda loop: sizes.hint(nest.outer[loop])) if found else None
+
+
+def _tiled(program: Program, body: KernelBody, nest: LoopNest, outer: tuple[int, ...], crossing: int) -> Tile:
+    narrow = all(program.buffers[name].dtype.itemsize <= 2 for name in (*body.writes, *body.reads()))
+    block = 64 if narrow else 32
+    y = _axis("y", nest, (crossing,), block)
+    x = _axis("x", nest, tuple(k for k in outer if k != crossing), block)
+    return Tile((y, x), 8 if narrow else 4, False)
+
+
+def _is_column(flats: list[Index], outer: tuple[int, ...], inner: tuple[int, ...]) -> bool:
+    """More accesses are contiguous along a row index than along a reduced one."""
+    reading = [flat for flat in flats if any(flat.coefficient(k) != 0 for k in inner)]
+
+    def along(loops: tuple[int, ...]) -> int:
+        return max((sum(1 for flat in reading if flat.coefficient(k) == 1) for k in loops), default=0)
+
+    return along(outer) > along(inner)
+
+
+def _reduction(
+    nest: LoopNest, sizes: SizeVars, flats: list[Index], outer: tuple[int, ...], inner: tuple[int, ...]
+) -> Tile:
+    rows, row = product(nest.outer), product(nest.reduced)
+    count, length = sizes.hint(rows), max(sizes.hint(row), 1)
+    longest = sizes.upper(row)
+    column = _is_column(flats, outer, inner)
+    fits = longest is not None and longest <= (LONGEST_COLUMN if column else LONGEST_PERSISTENT)
+    if fits:
+        assert longest is not None
+        r_block = power_of_two(max(longest, 1))
+        x_block = _rows_at_once(count, r_block, column)
+    elif column:
+        x_block = min(32, power_of_two(max(count, 1)))
+        r_block = min(2048 // x_block, power_of_two(length))
+    else:
+        r_block = min(2048, power_of_two(length))
+        x_block = max(1, min(512 // r_block, power_of_two(max(count, 1))))
+    elements = x_block * r_block
+    warps = max(1, min(16, elements // 256)) if fits else max(1, min(8, elements // 128))
+    return Tile((_axis("x", nest, outer, x_block), _axis("r", nest, inner, r_block)), warps, not fits)
+
+
+def _rows_at_once(count: int, r_block: int, column: bool) -> int:
+    most = max(1, (2048 if column else 1024) // r_block)
+    block = min(most, power_of_two(max(count, 1)))
+    least = min(block, 16) if column else 1
+    while block > least and count < 2 * PROCESSORS * block:
+        block //= 2
+    return block

@@ -1,0 +1,101 @@
+"""The generated module of a graph on a CUDA device.
+
+In: steps, buffers and the memory plan. Out: the module's text, which runs alone. What always holds: memory comes from
+torch's caching allocator, so it belongs to the stream of the call; what only kernels touch lies in one allocation; what
+an operator reads or returns is a tensor; nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from inductor_backend.codegen.triton.module import TritonModule
+from inductor_backend.codegen.wrapper import Step, Wrapper, size_text, tuple_text
+from inductor_backend.codegen.writer import CodeWriter
+from inductor_backend.externs.table import Choice
+from inductor_backend.loop_ir.nodes import Program
+from inductor_backend.schedule.memory_plan import MemoryPlan
+from tracer_core.plugin_api import SizeSpec
+
+
+class TritonWrapper(Wrapper):
+    """Writes the module. Mutable."""
+
+    def __init__(
+        self,
+        program: Program,
+        plan: MemoryPlan,
+        sizes: Sequence[SizeSpec],
+        choices: dict[str, Choice],
+        triton: TritonModule,
+        device: torch.device,
+    ) -> None:
+        super().__init__(program, plan, sizes, choices)
+        self.triton, self.device = triton, device
+
+    def step(self, number: int, step: Step) -> None:
+        for name in step.fresh:
+            buffer = self.program.buffers[name]
+            self.body.line(
+                f"{name} = empty({tuple_text(buffer.layout.sizes)}, {tuple_text(buffer.layout.strides)}, "
+                f"dtype={buffer.dtype}, device=device)"
+            )
+        if step.run is not None:
+            run = step.run.name
+            self.body.line(f"{run}({', '.join([f'launches_{run}', 'stream', *step.run.arguments])})")
+        if step.extern is not None:
+            self.extern(step.extern)
+        dropped = self.plan.drop_after.get(number, [])
+        if dropped:
+            self.body.line(f"del {', '.join(sorted(dropped))}")
+
+    def module(self, steps: Sequence[Step], sources: Sequence[str], header: str) -> str:
+        for number, step in enumerate(steps):
+            self.step(number, step)
+        out = CodeWriter()
+        out.raw('"""' + header + '"""')
+        out.raw(_IMPORTS)
+        out.line(f"device = torch.device({str(self.device)!r})")
+        for number, source in enumerate(sources):
+            out.raw(f"SOURCE_{number} = r'''\n{source}'''\n")
+        out.raw(self.triton.definitions())
+        for text, name in self.targets.items():
+            out.line(f"{name} = {text}")
+        if self.expects:
+            out.line("unchecked = True")
+        out.line()
+        self._call(out)
+        out.line()
+        self._main(out)
+        return out.text()
+
+    def _number(self, text: str) -> str:
+        return f"torch.full((), {text}, dtype=torch.float64, device=device)"
+
+    def _open_arena(self, out: CodeWriter) -> None:
+        out.line("stream = current_stream(device)")
+        if self.plan.offsets:
+            out.line(f"arena = torch.empty({size_text(self.plan.size)}, dtype=torch.uint8, device=device)")
+            out.line("arena_address = arena.data_ptr()")
+
+    def _close_arena(self, out: CodeWriter) -> None:
+        """The allocator takes the arena back when the call returns, in the order of the stream."""
+
+    def _example(self, name: str) -> str:
+        text = super()._example(name)
+        return f"{text}.to(device)" if name in self.program.buffers else text
+
+
+_IMPORTS = """
+import math
+
+import torch
+from torch import as_strided
+from torch import empty_strided as empty
+
+from inductor_backend.output_support import example_tensor, expect, report
+from inductor_backend.runtime.cuda_launch import current_stream, launches, slot
+from inductor_backend.runtime.triton_build import Kernel, load_kernels
+"""

@@ -1,0 +1,133 @@
+"""The stages that differ for graphs on CUDA devices.
+
+In: a `Compilation` whose program is lowered and inlined. Out: its fields, as the stages of the CPU fill them. What always
+holds: lowering, inlining and fusion are the same code as for the CPU, with other limits; products and convolutions are
+ATen's (cuBLAS, cuDNN, with torch's settings for TF32).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inductor_backend.codegen.triton.kernel import TritonKernelWriter
+from inductor_backend.codegen.triton.module import TritonModule
+from inductor_backend.codegen.triton.wrapper import TritonWrapper
+from inductor_backend.codegen.wrapper import Step
+from inductor_backend.externs.table import aten_choice
+from inductor_backend.loop_ir.nodes import BufferKind, ExternNode
+from inductor_backend.options import fusion_fuel
+from inductor_backend.schedule.fuse import fuse
+from inductor_backend.schedule.fused_body import kernel_body
+from inductor_backend.schedule.memory_plan import lives, plan_memory
+from inductor_backend.schedule.split_reductions import split_reductions
+
+if TYPE_CHECKING:
+    from inductor_backend.compile_graph import Compilation
+
+#: Rows from which a reduction's kernel may hold other work too: fewer do not keep the device busy.
+ROWS_OF_A_FUSED_REDUCTION = 64
+
+
+def split(c: Compilation) -> None:
+    """Long reductions of few rows become two, so that the device is busy."""
+    c.absorbed = split_reductions(c.program, c.sizes)
+
+
+def fuse_for_gpu(c: Compilation) -> None:
+    fuel = fusion_fuel() if c.options.fuse else 0
+    c.plan = fuse(c.program, c.sizes, fuel, ROWS_OF_A_FUSED_REDUCTION)
+
+
+def externs(c: Compilation) -> None:
+    for node in c.program.nodes:
+        if isinstance(node, ExternNode):
+            c.choices[node.name] = aten_choice(
+                node.target, "a fallback" if node.fallback else "as ATen has it"
+            )
+
+
+def bodies(c: Compilation) -> None:
+    for group, needed_outside in c.groups_with_readers():
+        if group.extern is not None:
+            c.bodies.append(None)
+            continue
+        assert group.domain is not None
+        c.bodies.append(
+            kernel_body(
+                c.program, group.domain, group.loops, needed_outside, c.sizes, rows=False, in_registers=True
+            )
+        )
+
+
+def kernels(c: Compilation) -> None:
+    for body in c.bodies:
+        c.kernels.append(None if body is None else TritonKernelWriter(c.program, body, c.sizes).write())
+
+
+def memory(c: Compilation) -> None:
+    """What only kernels touch shares one allocation a call; what an operator touches is a tensor of its own."""
+    storage = {name: buffer.storage for name, buffer in c.program.buffers.items()}
+    touched: list[list[str]] = []
+    by_operators: set[str] = set()
+    for group, kernel in zip(c.plan.groups, c.kernels, strict=True):
+        if kernel is not None:
+            touched.append(list(kernel.pointers))
+        else:
+            node = group.extern
+            assert node is not None
+            touched.append([storage[name] for name in (*node.reads(), *node.writes)])
+            by_operators.update(touched[-1])
+    life = lives(touched)
+    outputs = {storage[name] for name in c.program.output_names}
+    owners = {name: c.program.buffers[name] for name in life}
+    ours = {n: b for n, b in owners.items() if b.kind is not BufferKind.INPUT and n not in outputs}
+    arena = {
+        name: buffer
+        for name, buffer in ours.items()
+        if buffer.kind is BufferKind.TEMP and name not in by_operators and not c.target.interpreted
+    }
+    c.memory = plan_memory(arena, life, [name for name in ours if name not in arena])
+
+
+def group_steps(c: Compilation) -> None:
+    """Runs of kernels between operator calls become one call each."""
+    module = TritonModule(c.program, c.memory.offsets.get)
+    made: set[str] = set()
+
+    def allocate(step: Step, storages: list[str]) -> None:
+        for name in storages:
+            is_temp = c.program.buffers[name].kind is BufferKind.TEMP
+            if is_temp and name not in made and name not in c.memory.offsets:
+                made.add(name)
+                step.fresh.append(name)
+
+    drops: dict[int, list[str]] = {}
+    for number, (group, kernel) in enumerate(zip(c.plan.groups, c.kernels, strict=True)):
+        if kernel is None:
+            c.steps.append(Step(extern=group.extern))
+        else:
+            if not c.steps or c.steps[-1].run is None:
+                c.steps.append(Step(run=module.open_run()))  # type: ignore[arg-type]
+            step = c.steps[-1]
+            allocate(step, list(kernel.pointers))
+            comments = list(
+                dict.fromkeys(f"{o.op}: {o.user_frame}" for node in group.loops for o in node.origins)
+            )
+            module.call(step.run, kernel, module.kernel(kernel, comments))  # type: ignore[arg-type]
+        if number in c.memory.drop_after:
+            drops.setdefault(len(c.steps) - 1, []).extend(c.memory.drop_after[number])
+    c.memory.drop_after = drops
+    c.cpp, c.sources = module, module.sources()  # type: ignore[assignment]
+
+
+def module_text(c: Compilation) -> None:
+    module = c.cpp
+    assert isinstance(module, TritonModule)
+    launched = sum(kernel is not None for kernel in c.kernels)
+    operators = sum(step.extern is not None for step in c.steps)
+    header = (
+        f"{c.spec.name}: {launched} fused kernels ({len(module.kernels)} different), {operators} operator calls.\n\n"
+        "Made by inductor_backend; runs alone: python output_code.py makes random inputs and prints its time.\n"
+    )
+    wrapper = TritonWrapper(c.program, c.memory, c.spec.sizes, c.choices, module, c.target.device)
+    c.text = wrapper.module(c.steps, c.sources, header)

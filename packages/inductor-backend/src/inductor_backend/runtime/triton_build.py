@@ -1,0 +1,173 @@
+"""From kernel texts to loaded kernels: Triton's compiler, in parallel, with its cache in our folder.
+
+In: `Kernel` descriptions as generated modules hold them. Out: `LoadedKernel`s, or compiled binaries for a target that
+is not there. What always holds: equal kernels of a process are compiled once; what Triton says of a kernel that it does
+not compile is a BackendError with the kernel's text.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import linecache
+import os
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from inductor_backend.runtime.triton_interpreter import interpreting
+from tracer_core.plugin_api import BackendError
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """name: of the function in the text. pointers: their types (``*fp32``); sizes: number of int64 arguments after
+    them. constants: block sizes. warps: of a program."""
+
+    name: str
+    text: str
+    pointers: Sequence[str]
+    sizes: int
+    constants: Mapping[str, int]
+    warps: int
+
+    def key(self) -> str:
+        parts = (self.name, self.text, *self.pointers, self.sizes, sorted(self.constants.items()), self.warps)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+@dataclass
+class LoadedKernel:
+    """function: the driver's handle. threads, shared: of a launch. pointers: how many of its parameters are. interpreted:
+    in their place, under Triton's interpreter. Mutable: `unaligned` is made when it is first needed."""
+
+    kernel: Kernel
+    device: torch.device
+    function: int = 0
+    threads: int = 0
+    shared: int = 0
+    compiled: Any = None
+    interpreted: Any = None
+    _unaligned: LoadedKernel | None = field(default=None, repr=False)
+
+    @property
+    def pointers(self) -> int:
+        return len(self.kernel.pointers)
+
+    @property
+    def constants(self) -> Mapping[str, int]:
+        return self.kernel.constants
+
+    def unaligned(self) -> LoadedKernel:
+        """The same kernel for pointers of any alignment."""
+        if self._unaligned is None:
+            self._unaligned = _load(
+                compiled(self.kernel, _active_target(), aligned=False), self.kernel, self.device
+            )
+        return self._unaligned
+
+
+def load_kernels(kernels: Sequence[Kernel], device: torch.device) -> list[LoadedKernel]:
+    """All kernels of a module. Raises BackendError where Triton does not compile one."""
+    if device.type != "cuda":
+        if not interpreting():
+            raise BackendError("inductor", "build", "Triton kernels on CPU tensors need TRITON_INTERPRET=1")
+        return [LoadedKernel(kernel, device, interpreted=function_of(kernel)) for kernel in kernels]
+    with torch.cuda.device(device):
+        target = _active_target()
+        waiting = [_start(kernel, target) for kernel in kernels]
+        results = [future.result() for future in waiting]
+        return [_load(result, kernel, device) for kernel, result in zip(kernels, results, strict=True)]
+
+
+def _load(result: Any, kernel: Kernel, device: torch.device) -> LoadedKernel:
+    """On the current device."""
+    result._init_handles()
+    metadata = result.metadata
+    if getattr(metadata, "global_scratch_size", 0):
+        raise BackendError("inductor", "build", f"kernel {kernel.name} asks for global scratch memory")
+    return LoadedKernel(kernel, device, result.function, metadata.num_warps * 32, metadata.shared, result)
+
+
+def _active_target() -> Any:
+    from triton.runtime import driver  # heavy: triton
+
+    return driver.active.get_current_target()
+
+
+def target_of(capability: int) -> Any:
+    """A target by its compute capability (80, 90, ...), for compiling without a GPU."""
+    from triton.backends.compiler import GPUTarget  # heavy: triton
+
+    return GPUTarget("cuda", capability, 32)
+
+
+_futures: dict[tuple[str, Any], Future[Any]] = {}
+_futures_lock = threading.Lock()
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2)), thread_name_prefix="triton")
+
+
+def _start(kernel: Kernel, target: Any) -> Future[Any]:
+    key = (kernel.key(), target)
+    with _futures_lock:
+        found = _futures.get(key)
+        if found is None or (found.done() and found.exception() is not None):
+            found = _futures[key] = _pool().submit(compiled, kernel, target)
+        return found
+
+
+def compiled(kernel: Kernel, target: Any, aligned: bool = True) -> Any:
+    """Triton's CompiledKernel. aligned: pointers are multiples of 16 bytes."""
+    import triton  # heavy: triton
+    from triton.compiler import ASTSource
+
+    names = [f"p{k}" for k in range(len(kernel.pointers))]
+    signature = dict(zip(names, kernel.pointers, strict=True))
+    signature |= {f"ks{k}": "i64" for k in range(kernel.sizes)}
+    signature |= dict.fromkeys(kernel.constants, "constexpr")
+    attributes = {(k,): [["tt.divisibility", 16]] for k in range(len(names))} if aligned else {}
+    source = ASTSource(function_of(kernel), signature, dict(kernel.constants), attributes)
+    try:
+        return triton.compile(source, target=target, options=_options(kernel, target))
+    except Exception as error:
+        detail = f"Triton does not compile {kernel.name}: {type(error).__name__}: {error}"
+        raise BackendError("inductor", "triton", detail, kernel.text) from error
+
+
+def _options(kernel: Kernel, target: Any) -> dict[str, Any]:
+    from triton.backends.nvidia.compiler import CUDAOptions  # heavy: triton
+
+    # Numbers too small for full precision stay numbers, as in eager; an index out of range stops the device.
+    options = {
+        "num_warps": kernel.warps,
+        "num_stages": 1,
+        "enable_reflect_ftz": False,
+        "sanitize_overflow": False,
+    }
+    if "tl.device_assert" in kernel.text:
+        options["debug"] = True
+    known = CUDAOptions.__dataclass_fields__
+    return {name: value for name, value in options.items() if name in known}
+
+
+def function_of(kernel: Kernel) -> Any:
+    """The kernel's text as a Triton function (interpreted under TRITON_INTERPRET=1)."""
+    from inductor_backend.runtime import triton_device  # heavy: triton
+
+    file, text = f"/inductor/triton/{kernel.name}_{kernel.key()}.py", kernel.text
+    if interpreting():  # its loops want bounds that are Python's ints
+        text = re.sub(r"\bks(\d+)(?=[,)])", r"ks\1: tl.constexpr", text, count=kernel.sizes)
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    namespace: dict[str, Any] = {name: getattr(triton_device, name) for name in triton_device.__all__}
+    namespace["__name__"] = "inductor_triton"
+    exec(compile(text, file, "exec"), namespace)
+    return namespace[kernel.name]

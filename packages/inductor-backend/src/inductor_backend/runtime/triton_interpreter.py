@@ -1,0 +1,64 @@
+"""Triton's interpreter: generated kernels on CPU tensors, without a GPU.
+
+In: TRITON_INTERPRET=1, set before triton is imported. Out: `interpreting()`, and `libdevice`, whose functions have
+the names of the device library and compute with NumPy and torch. What always holds: used by tests only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def interpreting() -> bool:
+    """Whether triton, imported now, interprets its kernels."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def _through_torch(name: str) -> Callable[..., Any]:
+    def apply(*arrays: Any) -> Any:
+        tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in np.broadcast_arrays(*arrays)]
+        return getattr(torch, name)(*tensors).numpy()
+
+    return apply
+
+
+_NUMPY: dict[str, Callable[..., Any]] = {
+    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "fmod": np.fmod, "copysign": np.copysign,
+    "sqrt": np.sqrt,
+}  # fmt: skip
+_TORCH = """
+exp exp2 expm1 log log2 log10 log1p rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc pow atan2
+"""
+
+
+class _Libdevice:
+    """The device library's functions over interpreted blocks."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = _NUMPY.get(name) or (_through_torch(name) if name in _TORCH.split() else None)
+        if function is None:
+            raise AttributeError(f"libdevice.{name} has no interpreted form")
+        return lambda *blocks, _semantic=None, **unused: _apply(function, blocks)
+
+
+def _apply(function: Callable[..., Any], blocks: tuple[Any, ...]) -> Any:
+    import triton.language as tl  # heavy: triton
+    from triton.runtime.interpreter import TensorHandle
+
+    blocks = tuple(
+        block if isinstance(block, tl.tensor) else tl.full([], block, blocks[0].dtype) for block in blocks
+    )
+    first = blocks[0]
+    with np.errstate(all="ignore"):
+        data = function(*(block.handle.data for block in blocks)).astype(first.handle.data.dtype)
+    shape = list(np.broadcast_shapes(*(tuple(block.shape) for block in blocks)))
+    kind = tl.block_type(first.dtype, shape) if shape else first.dtype
+    return tl.tensor(TensorHandle(data.reshape(shape) if shape else data, first.dtype.scalar), kind)
+
+
+libdevice = _Libdevice()

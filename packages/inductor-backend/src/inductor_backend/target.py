@@ -1,0 +1,61 @@
+"""Which machine a graph is compiled for.
+
+In: a graph's fake tensors. Out: a `Target`. What always holds: a graph has one device for its loops; `interpreted()` makes
+graphs on CPU tensors compile as if for CUDA, their kernels run by Triton's interpreter, which is how tests see the whole
+path without a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """device: where loops run. triton: their kernels are Triton's (else C++)."""
+
+    device: torch.device
+    triton: bool
+
+    @property
+    def interpreted(self) -> bool:
+        return self.triton and self.device.type == "cpu"
+
+
+CPU = Target(torch.device("cpu"), False)
+INTERPRETER = Target(torch.device("cpu"), True)
+
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def interpreted() -> Iterator[None]:
+    """Graphs compiled on this thread inside use Triton's interpreter (TRITON_INTERPRET=1 must be set)."""
+    before = getattr(_local, "interpreted", False)
+    _local.interpreted = True
+    try:
+        yield
+    finally:
+        _local.interpreted = before
+
+
+def main_device(graph: torch.fx.Graph) -> torch.device:
+    """The CUDA device of any tensor of the graph, else the CPU."""
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        for part in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(part, torch.Tensor) and part.device.type == "cuda":
+                return torch.device("cuda", part.device.index or 0)
+    return CPU.device
+
+
+def target_of(graph: torch.fx.Graph) -> Target:
+    device = main_device(graph)
+    if device.type == "cuda":
+        return Target(device, True)
+    return INTERPRETER if getattr(_local, "interpreted", False) else CPU

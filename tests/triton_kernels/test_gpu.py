@@ -1,0 +1,199 @@
+"""On a real GPU: operators and models against eager, values and gradients. ``python -m pytest -m gpu``."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tracer_core
+from tests.inductor.test_operators import PROGRAMS
+from tests.triton_kernels.test_interpreted import OWN
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+]
+
+CASES = {**PROGRAMS, **OWN}
+
+
+def on_gpu(inputs, dtype=torch.float32, grad=False):
+    made = []
+    for x in inputs:
+        if not isinstance(x, torch.Tensor):
+            made.append(x)
+            continue
+        kind = dtype if x.dtype == torch.float32 else x.dtype
+        y = torch.empty_strided(x.shape, x.stride(), dtype=kind, device="cuda").copy_(x)
+        made.append(y.requires_grad_(grad and y.is_floating_point()))
+    return made
+
+
+def flat(result):
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def tolerance(dtype):
+    if dtype in (torch.bfloat16, torch.float16):
+        return {"atol": 3e-2, "rtol": 3e-2}
+    return {"atol": 1e-4, "rtol": 1e-4}
+
+
+def run(fn, inputs, grad):
+    results = flat(fn(*inputs))
+    grads = []
+    if grad:
+        losses = [r.float().square().mean() for r in results if r.is_floating_point() and r.requires_grad]
+        if losses:
+            sum(losses).backward()
+        grads = [x.grad for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+    return results, grads
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float32 gradients"])
+@pytest.mark.parametrize("name", CASES)
+def test_operators(name, kind):
+    fn, *inputs = CASES[name]
+    dtype = torch.bfloat16 if kind == "bfloat16" else torch.float32
+    grad = kind.endswith("gradients")
+    mine = on_gpu(inputs, dtype, grad)
+    theirs = on_gpu(inputs, dtype, grad)
+    try:
+        expected, expected_grads = run(fn, theirs, grad)
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        pytest.skip(f"eager: {str(error)[:80]}")
+    fast = tracer_core.compile(fn)
+    for again in range(2):
+        mine = on_gpu(inputs, dtype, grad)
+        results, grads = run(fast, mine, grad)
+        for ours, eager in zip(results, expected, strict=True):
+            assert (ours.dtype, ours.shape, ours.stride(), ours.device) == (
+                eager.dtype,
+                eager.shape,
+                eager.stride(),
+                eager.device,
+            )
+            torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype))
+        for ours, eager in zip(grads, expected_grads, strict=True):
+            assert (ours is None) == (eager is None)
+            if eager is not None:
+                torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype))
+    for ours, eager in zip(mine, theirs, strict=True):
+        if isinstance(ours, torch.Tensor):
+            torch.testing.assert_close(ours.detach(), eager.detach(), equal_nan=True, **tolerance(eager.dtype))
+
+
+def _resnet():
+    import torchvision
+
+    return torchvision.models.resnet18(), (torch.randn(4, 3, 64, 64),)
+
+
+def _bert():
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(num_hidden_layers=2, attn_implementation="sdpa", return_dict=False)
+    return BertModel(config, add_pooling_layer=True), (torch.randint(0, 30000, (2, 32)),)
+
+
+def _gpt2():
+    from transformers import GPT2Config, GPT2Model
+
+    config = GPT2Config(n_layer=2, return_dict=False, use_cache=False)
+    return GPT2Model(config), (torch.randint(0, 50000, (2, 32)),)
+
+
+def _vit():
+    import timm
+
+    return timm.create_model("vit_tiny_patch16_224"), (torch.randn(2, 3, 224, 224),)
+
+
+MODELS = {"resnet18": _resnet, "bert": _bert, "gpt2": _gpt2, "vit": _vit}
+
+
+def first(result):
+    return result[0] if isinstance(result, (tuple, list)) else result
+
+
+@pytest.mark.parametrize("phase", ["eval", "train"])
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name, phase):
+    torch.manual_seed(0)
+    model, inputs = MODELS[name]()
+    model = model.cuda().double().float()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    model.train(phase == "train")
+    inputs = [x.cuda() for x in inputs]
+    truth = copy.deepcopy(model).double()
+    wide = [x.double() if x.is_floating_point() else x for x in inputs]
+    ours = copy.deepcopy(model)
+    fast = tracer_core.compile(ours)
+    error = {}
+    for _ in range(2):
+        for label, net, args in (("eager", model, inputs), ("ours", fast, inputs), ("truth", truth, wide)):
+            net.zero_grad()
+            with torch.set_grad_enabled(phase == "train"):
+                result = first(net(*args))
+                if phase == "train":
+                    result.float().square().mean().backward()
+            error[label] = result.detach().double()
+    scale = error["truth"].abs().max()
+    eager = ((error["eager"] - error["truth"]).abs().max() / scale).item()
+    mine = ((error["ours"] - error["truth"]).abs().max() / scale).item()
+    assert mine <= max(3 * eager, 2e-5), (mine, eager)
+    if phase == "train":
+        for (where, a), (_, b), (_, t) in zip(
+            model.named_parameters(), ours.named_parameters(), truth.named_parameters(), strict=True
+        ):
+            assert (a.grad is None) == (b.grad is None), where
+            if a.grad is None:
+                continue
+            size = t.grad.abs().max().item() + 1e-12
+            eager = (a.grad.double() - t.grad).abs().max().item() / size
+            mine = (b.grad.double() - t.grad).abs().max().item() / size
+            assert mine <= max(4 * eager, 1e-3), (where, mine, eager)
+
+
+def test_inputs_that_are_not_aligned():
+    base = torch.randn(1001, device="cuda")
+    fast = tracer_core.compile(lambda x: x.sin() * 2)
+    for start in (0, 1, 2, 1):
+        x = base[start : start + 1000]
+        torch.testing.assert_close(fast(x), x.sin() * 2)
+
+
+def test_other_streams():
+    fast = tracer_core.compile(lambda x: (x @ x).relu() + 1)
+    x = torch.randn(256, 256, device="cuda")
+    expected = fast(x)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        results = [fast(x) for _ in range(20)]
+    torch.cuda.synchronize()
+    for result in results:
+        torch.testing.assert_close(result, expected)
+
+
+def test_an_input_on_the_cpu_moves_inside():
+    def trig(x, y):
+        return torch.cos(x.cuda()) + torch.sin(y.cuda())
+
+    fast = tracer_core.compile(trig)
+    for device in ("cpu", "cuda"):
+        x, y = torch.randn(10_000, device=device), torch.randn(10_000, device=device)
+        torch.testing.assert_close(fast(x, y), trig(x, y))
+
+
+def test_shapes_that_change():
+    fast = tracer_core.compile(lambda x, w: F.layer_norm(x @ w, (64,)).softmax(-1))
+    w = torch.randn(32, 64, device="cuda")
+    for rows in (3, 5, 17, 3):
+        x = torch.randn(rows, 32, device="cuda")
+        torch.testing.assert_close(fast(x, w), F.layer_norm(x @ w, (64,)).softmax(-1), atol=1e-4, rtol=1e-4)

@@ -1,0 +1,140 @@
+"""Triton kernels against eager without a GPU: Triton's interpreter runs them on CPU tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("triton")
+
+from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.target import interpreted
+from tests.inductor.compiling import clones, compiled, flat, tolerance
+from tests.inductor.test_operators import PROGRAMS, I, R
+
+pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+
+#: The interpreter walks generic reductions element by element, in Python.
+SMALLER = {
+    "argmax": (lambda x: (x.argmax(-1), x.argmin(0), x.argmax()), R(3, 9)),
+    "max with index": (lambda x: (*x.max(1), *x.min(0)), R(3, 7)),
+    "softmax": (lambda x: x.softmax(-1), R(5, 77)),
+    "one long row": (lambda x: (x.sum(), x.var(), (x > 3).any()), R(200_003)),
+}
+#: Where the interpreter differs from the device.
+LEFT_OUT = {"explicit rounding": "it rounds to bfloat16 by cutting bits off"}
+
+OWN = {
+    "transpose in tiles": (lambda x, y: x.t() + y, R(45, 70), R(70, 45)),
+    "transpose in tiles, several loops": (
+        lambda x: x.permute(0, 3, 1, 2).contiguous() * 2,
+        R(2, 9, 8, 33),
+    ),
+    "parts of long columns": (lambda x: (x.sum(0), x.var(0), x.amax(0)), R(20_000, 3)),
+    "parts of channels": (lambda x: torch.var_mean(x, (0, 2, 3)), R(4, 3, 40, 48)),
+    "rows too long for registers": (lambda x: F.layer_norm(x, (9000,)).softmax(-1), R(2, 9000)),
+    "argmax of long rows": (lambda x: x.argmax(1), I(0, 50, 1, 8200)),
+    "argmax of integers": (lambda x: (x.argmax(1), x.argmin(1)), I(-3, 3, 4, 9)),
+    "bool reductions": (lambda x: ((x > 0).any(1), (x > 0).all(1), (x > 0).sum(1)), R(4, 9)),
+    "integer powers": (lambda x: (x**3, x ** x.abs()), I(-4, 5, 40)),
+    "float32 sums in float64": (lambda x: x.double().sum(1), R(7, 300)),
+    "scan and scatter are ATen's": (
+        lambda x, i: (x.cumsum(1) + 1, torch.zeros(5, 6).index_add(0, i, x)),
+        R(4, 6),
+        I(0, 5, 4),
+    ),
+    "empty rows": (lambda x: (x.sum(1), x.any(1)), R(3, 0)),
+    "write to an input": (lambda x, y: x.mul_(2).add_(y), R(30, 5), R(30, 5)),
+}
+CASES = {**PROGRAMS, **SMALLER, **OWN}
+
+
+def checked(fn, *inputs, dynamic=False):
+    before = clones(inputs)
+    expected = [x.clone() if isinstance(x, torch.Tensor) else x for x in flat(fn(*before))]
+    with interpreted():
+        made = compiled(fn, *inputs, dynamic=dynamic)
+    args = clones(inputs)
+    for ours, eager in zip(made(*args), expected, strict=True):
+        assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride())
+        torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype))
+    for ours, eager in zip(args, before, strict=True):
+        torch.testing.assert_close(ours, eager, equal_nan=True)
+    return made
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", [name for name in CASES if name not in LEFT_OUT])
+def test_kernels_give_what_eager_gives(name):
+    fn, *inputs = CASES[name]
+    checked(fn, *inputs)
+
+
+SYMBOLIC = {
+    "pointwise": (lambda x, y: x.t() * 2 + y, R(6, 7), R(7, 6)),
+    "rows": (lambda x: F.layer_norm(x, (x.shape[-1],)).softmax(-1), R(5, 33)),
+    "columns": (lambda x: x.var(0), R(30, 6)),
+    "split and join": (lambda x: torch.cat([x, x + 1], 1).sum(1), R(4, 6)),
+    "pool": (lambda x: F.max_pool2d(x, 3, 2, 1), R(2, 3, 9, 8)),
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_symbolic_sizes(name):
+    fn, *inputs = SYMBOLIC[name]
+    made = checked(fn, *inputs, dynamic=True)
+    for grow in (2, 5):
+        larger = [torch.randn([n + grow for n in x.shape]) for x in inputs]
+        if name == "pointwise":
+            larger[1] = torch.randn(larger[0].shape[::-1])
+        torch.testing.assert_close(made(*larger)[0], fn(*larger), atol=2e-5, rtol=1e-5)
+
+
+def test_an_index_out_of_range_reads_nothing_outside():
+    """The interpreter knows no assertions; that the device stops is seen in test_offline.py and on a GPU."""
+    with interpreted():
+        made = compiled(lambda x, i: x[i] * 2, R(5, 3), I(0, 5, 4))
+    (result,) = made(R(5, 3), torch.tensor([0, 9_000_000_000, 1, -6]))
+    torch.testing.assert_close(result[[0, 2]], R(5, 3)[[0, 1]] * 2)
+    assert "tl.device_assert(" in made.compilation.sources[0]
+
+
+def test_layer_norm_gelu_softmax_is_one_kernel_that_reads_each_row_once():
+    made = checked(lambda x: F.gelu(F.layer_norm(x, (64,))).softmax(-1), R(6, 64))
+    (text,) = made.compilation.sources
+    assert made.kernels == 1
+    assert text.count("tl.load(") == 1 and text.count("tl.store(") == 1
+    assert text.count("gelu_erf(") == 1 and text.count("libdevice.exp(") == 1
+    assert "# layer_norm: test_interpreted.py:" in text
+
+
+def test_equal_kernels_exist_once():
+    made = checked(lambda x, y: ((x * 2).sum(), (y * 2).sum()), R(30), R(30))
+    assert made.kernels == 2 and made.text.count("@triton.jit") == 1
+
+
+def test_training():
+    import tracer_core
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3),
+        torch.nn.BatchNorm2d(4),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(144, 5),
+    )
+    import copy
+
+    ours = copy.deepcopy(model)
+    x, target = torch.randn(6, 3, 8, 8), torch.randint(0, 5, (6,))
+    with interpreted():
+        fast = tracer_core.compile(ours)
+        for net in (model, fast):
+            F.cross_entropy(net(x), target).backward()
+    for (name, a), (_, b) in zip(model.named_parameters(), ours.named_parameters(), strict=True):
+        torch.testing.assert_close(
+            b.grad, a.grad, atol=1e-5, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
+        )
+    torch.testing.assert_close(ours[1].running_var, model[1].running_var)

@@ -1,0 +1,70 @@
+"""Graphs on CUDA devices that are not there: lowered on fake tensors, kernels compiled to machine code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """What tests/triton_kernels/offline.py prints, from a process in which Triton compiles."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.triton_kernels.offline"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("capability", ["80", "90"])
+@pytest.mark.parametrize(
+    "name",
+    ["trigonometry", "layer norm, gelu, softmax", "transpose", "long columns", "argmax", "index", "bfloat16"],
+)
+def test_machine_code(report, name, capability):
+    assert report[name]["problem"] is None
+    assert all(size > 1000 for size in report[name]["cubins"][capability].values())
+    assert report[name]["cubins"][capability]
+
+
+def test_loads_are_sixteen_bytes_wide(report):
+    for name in ("trigonometry", "layer norm, gelu, softmax", "bfloat16"):
+        assert report[name]["wide loads"] > 0, name
+
+
+def test_an_index_out_of_range_stops_the_device(report):
+    assert report["index"]["asserts"]
+    assert not report["transpose"]["asserts"]
+
+
+def test_trigonometry_is_one_kernel_one_load_per_input_one_store(report):
+    for name in ("trigonometry", "input on the CPU"):
+        (text,) = report[name]["sources"]
+        assert text.count("tl.load(") == 2 and text.count("tl.store(") == 1
+
+
+def test_copies_between_devices_are_operators(report):
+    assert report["input on the CPU"]["operators"] == ["aten._to_copy.default"]
+    assert report["result to the CPU"]["operators"] == ["aten._to_copy.default"]
+    assert report["scalar on the CPU"]["operators"] == ["aten._to_copy.default"]
+
+
+def test_loops_on_two_devices_are_refused_by_name(report):
+    assert "an operand on cpu in a graph of cuda:0" in report["reasons"]["operand"]
+    assert "a result on cpu in a graph of cuda:0" in report["reasons"]["result"]
