@@ -100,8 +100,8 @@ def _table() -> dict[str, OpSpec]:
         "bit_and": "a & b",
         "bit_or": "a | b",
         "bit_xor": "a ^ b",
-        "shift_left": "a << b",
-        "shift_right": "a >> b",
+        "shift_left": "a << b; 0 where b is negative or not below the width",
+        "shift_right": "a >> b; the sign's 0 or -1 where b is negative or not below the width",
     }
     specs += [OpSpec(name, 2, _same, doc) for name, doc in arithmetic.items()]
     expensive2 = {
@@ -112,6 +112,11 @@ def _table() -> dict[str, OpSpec]:
         "mod": "a - b * floor(a / b)",
         "pow": "a to the power b",
         "atan2": "angle of (b, a)",
+        "copysign": "|a| with the sign of b",
+        "hypot": "sqrt(a^2 + b^2); inf where either is infinite",
+        "nextafter": "the number next to a towards b",
+        "gcd": "greatest common divisor",
+        "lcm": "least common multiple, 0 where either is 0",
     }
     specs += [OpSpec(name, 2, _same, doc, 12) for name, doc in expensive2.items()]
     comparison = {
@@ -141,6 +146,8 @@ def _table() -> dict[str, OpSpec]:
         "erf erfc sigmoid silu gelu_erf gelu_tanh softplus"
     )
     specs += [OpSpec(name, 1, _same, f"torch's {name}", 20) for name in math1.split()]
+    special = "erfinv digamma i0 i0e i1 i1e"
+    specs += [OpSpec(name, 1, _same, f"torch's {name}; float32 only", 60) for name in special.split()]
     return {spec.name: spec for spec in specs}
 
 

@@ -49,7 +49,7 @@ REFERENCE_OPS: dict[str, Callable[..., torch.Tensor]] = {
     for name in _words(
         "add sub mul maximum minimum fmod pow atan2 eq ne lt le gt ge neg abs relu floor ceil trunc round sign isnan "
         "isinf exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-        "erf erfc sigmoid"
+        "erf erfc sigmoid copysign hypot nextafter gcd lcm erfinv digamma i0"
     )
 }
 REFERENCE_OPS.update(
@@ -67,6 +67,9 @@ REFERENCE_OPS.update(
         "where": _where,
         "cast": lambda value, a: a.to(value.dtype),
         "round_to": _round_to,
+        "i0e": _plain(torch.special.i0e),
+        "i1": _plain(torch.special.i1),
+        "i1e": _plain(torch.special.i1e),
         "silu": _plain(torch.nn.functional.silu),
         "softplus": _plain(torch.nn.functional.softplus),
         "gelu_erf": _plain(torch.nn.functional.gelu),

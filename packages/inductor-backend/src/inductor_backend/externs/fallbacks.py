@@ -115,15 +115,16 @@ _NAMES: dict[str, str] = {
         _use_cudnn_ctc_loss.default multi_margin_loss.default multi_margin_loss_backward.default
         multilabel_margin_loss_forward.default multilabel_margin_loss_backward.default
     """,
-    "a special function without a vector form of ours": """
-        erfinv.default lgamma.default digamma.default polygamma.default igamma.default igammac.default i0.default
-        special_i0e.default special_i1.default special_i1e.default special_bessel_j0.default special_bessel_j1.default
-        special_bessel_y0.default special_bessel_y1.default special_ndtri.default special_log_ndtr.default
-        special_erfcx.default special_zeta.default special_xlog1py.default special_entr.default
-        special_modified_bessel_i0.default special_modified_bessel_i1.default special_modified_bessel_k0.default
-        special_modified_bessel_k1.default nextafter.default hypot.default gcd.default lcm.default frexp.Tensor
-        ldexp.Tensor copysign.Tensor heaviside.default bitwise_left_shift.Tensor bitwise_right_shift.Tensor
-        rrelu_with_noise_backward.default
+    "a special function without a vector form of ours (ATen has Sleef's, or a scalar loop that ours would repeat)": """
+        lgamma.default polygamma.default igamma.default igammac.default special_bessel_j0.default
+        special_bessel_j1.default special_bessel_y0.default special_bessel_y1.default special_ndtri.default
+        special_log_ndtr.default special_erfcx.default special_zeta.default special_modified_bessel_i0.default
+        special_modified_bessel_i1.default special_modified_bessel_k0.default special_modified_bessel_k1.default
+        frexp.Tensor rrelu_with_noise_backward.default
+    """,
+    "a special function that is lowered, but for float64 (nextafter: for 16 bits)": """
+        erfinv.default digamma.default i0.default special_i0e.default special_i1.default special_i1e.default
+        nextafter.default
     """,
     "forms that a lowering takes where it can, and hands on where it cannot": """
         native_layer_norm.default native_group_norm.default native_batch_norm.default

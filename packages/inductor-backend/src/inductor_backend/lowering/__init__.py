@@ -16,6 +16,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     reduction,
     scan,
     scatter,
+    special,
     updates,
     views,
 )

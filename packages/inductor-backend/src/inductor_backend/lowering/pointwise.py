@@ -69,8 +69,14 @@ BINARY = {
     "mod": [aten.remainder.Tensor, aten.remainder.Scalar],
     "atan2": [aten.atan2.default],
     "floor_div": [aten.floor_divide.default, aten.floor_divide.Scalar],
-    "shift_left": [aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar],
-    "shift_right": [aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar],
+    "shift_left": [
+        *(aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar),
+        *(aten.bitwise_left_shift.Scalar_Tensor, aten.__lshift__.Tensor, aten.__lshift__.Scalar),
+    ],
+    "shift_right": [
+        *(aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar),
+        *(aten.bitwise_right_shift.Scalar_Tensor, aten.__rshift__.Tensor, aten.__rshift__.Scalar),
+    ],
 }
 
 COMPARISON = {

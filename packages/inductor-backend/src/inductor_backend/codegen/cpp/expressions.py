@@ -110,8 +110,8 @@ CPP_OPS: dict[str, Callable[..., str]] = {
     "bit_or": _infix("|"),
     "bit_xor": _infix("^"),
     "bit_not": _bitwise_not,
-    "shift_left": _infix("<<"),
-    "shift_right": _infix(">>"),
+    "shift_left": _call("ts_shift_left"),
+    "shift_right": _call("ts_shift_right"),
     "trunc_div": _call("tc_truncdiv"),
     "floor_div": _call("tc_floordiv"),
     "fmod": _call("tc_fmod"),
@@ -144,6 +144,9 @@ exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh c
 erf erfc sigmoid silu gelu_erf gelu_tanh softplus
 """
 CPP_OPS.update({name: _call("tc_" + name) for name in str(_CALLS).split()})
+#: The same, of prelude_special.h.
+_SPECIAL_CALLS = "copysign hypot nextafter gcd lcm erfinv digamma i0 i0e i1 i1e"
+CPP_OPS.update({name: _call("ts_" + name) for name in _SPECIAL_CALLS.split()})
 
 #: Ops whose text the kernel writer makes, since they touch buffers, loop variables or sizes.
 KERNEL_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index", "wrap_index"})
