@@ -62,20 +62,25 @@ _NAMES: dict[str, str] = {
         slice_scatter.default diagonal_scatter.default as_strided_scatter.default _embedding_bag.default
         _embedding_bag_forward_only.default embedding_bag.padding_idx
     """,
-    "a window or a grid that is no fixed pattern of neighbours (adaptive and uneven, more than 64 elements)": """
+    "adaptive and uneven windows, windows of more than 64 elements, unpooling, an affine grid": """
         max_pool2d_with_indices.default max_pool3d_with_indices.default avg_pool2d.default avg_pool3d.default
         avg_pool2d_backward.default avg_pool3d_backward.default _adaptive_avg_pool2d.default
         _adaptive_avg_pool2d_backward.default _adaptive_avg_pool3d.default _adaptive_avg_pool3d_backward.default
         adaptive_max_pool2d.default adaptive_max_pool3d.default fractional_max_pool2d.default
-        fractional_max_pool3d.default max_unpool2d.default max_unpool3d.default
-        grid_sampler_2d.default grid_sampler_3d.default affine_grid_generator.default grid_sampler_2d_backward.default
-        grid_sampler_3d_backward.default im2col.default col2im.default pixel_shuffle.default pixel_unshuffle.default
-        channel_shuffle.default reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default
-        replication_pad1d.default replication_pad2d.default replication_pad3d.default constant_pad_nd.default
+        fractional_max_pool3d.default max_unpool2d.default max_unpool3d.default affine_grid_generator.default
+    """,
+    "padding, shuffles and columns: lowered, but for nothing to pad and for symbolic sizes of columns": """
+        im2col.default col2im.default channel_shuffle.default constant_pad_nd.default
+        reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default
+        replication_pad1d.default replication_pad2d.default replication_pad3d.default
         reflection_pad1d_backward.default reflection_pad2d_backward.default reflection_pad3d_backward.default
         replication_pad1d_backward.default replication_pad2d_backward.default replication_pad3d_backward.default
     """,
-    "interpolation: ATen's vectorised kernels, one for each mode and layout": """
+    "sampling at a grid: lowered where channels lie together; else ATen's loads by position are faster": """
+        grid_sampler_2d.default grid_sampler_3d.default grid_sampler_2d_backward.default
+        grid_sampler_3d_backward.default
+    """,
+    "interpolation: lowered, but for rows that grow by no whole factor, uint8, and antialiasing": """
         upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default upsample_linear1d.default
         upsample_bilinear2d.default upsample_bicubic2d.default upsample_trilinear3d.default
         upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec upsample_linear1d.vec upsample_bilinear2d.vec

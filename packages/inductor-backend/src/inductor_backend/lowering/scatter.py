@@ -58,22 +58,35 @@ class Target:
     def scatter(self, combine: str, domain: Sequence[Expr], place: Place, body: Body) -> None:
         """Each point of the domain meets its place. Variables that are a place's dimension by themselves
         never share one; the others are walked in order."""
+        self.scatter_each(combine, domain, [(place, body)])
+
+    def scatter_each(self, combine: str, domain: Sequence[Expr], pairs: Sequence[tuple[Place, Body]]) -> None:
+        """The same for points that each meet several places, one after the other."""
         at = variables(domain)
-        index = tuple(place(at))
-        alone = {
-            atom.position
-            for one in index
-            if one.const == 0 and len(one.terms) == 1
-            for atom, coefficient in one.terms.items()
-            if isinstance(atom, Var) and coefficient == 1
-        }
+        indices = [tuple(place(at)) for place, _ in pairs]
+        stores = [
+            Store((self.buffer.name,), index, cast(body(at), self.buffer.dtype), combine=combine)
+            for index, (_, body) in zip(indices, pairs, strict=True)
+        ]
+        alone = _alone(indices)
         shared = [k not in alone and size != 1 for k, size in enumerate(domain)]
-        store = Store((self.buffer.name,), index, cast(body(at), self.buffer.dtype), combine=combine)
-        self.last = self.ctx.add_loop(domain, shared, [store], "scatter", after=(self.last,)).name
+        self.last = self.ctx.add_loop(domain, shared, stores, "scatter", after=(self.last,)).name
 
     def result(self) -> Ref:
         self.ctx.scattered[self.ctx.node] = self
         return Ref.of(self.buffer)
+
+
+def _alone(indices: Sequence[Sequence[Index]]) -> set[int]:
+    """The variables that are some dimension's index by themselves (a shift apart), in every store the same:
+    points that differ in one never meet."""
+    return {
+        atom.position
+        for ones in zip(*indices, strict=True)
+        if len(set(ones)) == 1 and len(ones[0].terms) == 1
+        for atom, coefficient in ones[0].terms.items()
+        if isinstance(atom, Var) and coefficient == 1
+    }
 
 
 #: What torch calls the ways to combine.
@@ -319,7 +332,7 @@ def put(ctx: Lowering, x: Ref, index: Ref, source: Ref, accumulate: bool = False
 # gradients of gathers ----------------------------------------------------------------------------
 
 
-def _zeros(ctx: Lowering, sizes: Sequence[Expr], strides: Sequence[Expr] | None) -> Target:
+def zeros(ctx: Lowering, sizes: Sequence[Expr], strides: Sequence[Expr] | None) -> Target:
     dtype = ctx.meta().dtype
     return Target.filled(ctx, lambda at: const(0, dtype), sizes, strides, dtype)
 
@@ -343,7 +356,7 @@ def embedding_dense_backward(
     def place(at: Sequence[Index]) -> Sequence[Index]:
         return [indirect(indices.at(at[:rank]), count, wrap=False), at[rank]]
 
-    target = _zeros(ctx, ctx.shape(), ctx.strides())
+    target = zeros(ctx, ctx.shape(), ctx.strides())
     target.scatter("add", dy.sizes, place, value)
     return target.result()
 
@@ -359,7 +372,7 @@ def _to_positions(ctx: Lowering, dy: Ref, indices: Ref, rank: int) -> Ref:
         strides[len(lead) + k] == simplify(product(spatial[k + 1 :]) * step) or spatial[k] == 1
         for k in range(rank)
     )
-    target = _zeros(ctx, merged, (*strides[: len(lead)], step) if dense else None)
+    target = zeros(ctx, merged, (*strides[: len(lead)], step) if dense else None)
 
     def place(at: Sequence[Index]) -> Sequence[Index]:
         return [*at[: len(lead)], indirect(indices.at(at), area, wrap=False)]
@@ -395,6 +408,6 @@ def unfold_backward(ctx: Lowering, dy: Ref, sizes: Any, dim: int, size: int, ste
         position[dim] = at[dim] * step + at[-1]
         return position
 
-    target = _zeros(ctx, ctx.shape(), ctx.strides())
+    target = zeros(ctx, ctx.shape(), ctx.strides())
     target.scatter("add", dy.sizes, place, _source(ctx, dy))
     return target.result()

@@ -1,0 +1,231 @@
+"""Padding by reflection and replication, unfolding into columns, shuffles of channels.
+
+In: graph nodes. Out: pointwise nodes that read at a position computed from the loop variable (gradients:
+scatters to such positions), or index maps only. What always holds: a computed position is inside the
+operand for every point, so it needs no check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.index_expr import Expr, Index, Indirect, product, simplify, variables
+from inductor_backend.loop_ir.nodes import Store
+from inductor_backend.loop_ir.values import Value, cast, const, make
+from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.pools import both, inside, number, read_if
+from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.lowering.scatter import zeros
+from inductor_backend.ops import compute_dtype
+
+At = Sequence[Index]
+
+
+def known(position: Value, size: Expr) -> Index:
+    """A computed position that is known to be inside a dimension."""
+    return Index(0, {Indirect(position, size): 1})
+
+
+def position_dtype(*sizes: Expr) -> torch.dtype:
+    """int32 where every position fits: vector units compute on twice as many."""
+    small = all(isinstance(size, int) and size < 2**30 for size in sizes)
+    return torch.int32 if small else torch.int64
+
+
+def _pair(here: Index, size: Expr) -> tuple[Value, Value]:
+    """(position, last position) in one dtype; both are below 2 * size for a pad that torch takes."""
+    kind = position_dtype(size)
+    return cast(number(here), kind), cast(number(Index(simplify(size - 1))), kind)
+
+
+def _reflected(here: Index, size: Expr) -> Value:
+    """Mirrored at the first and the last element."""
+    at, last = _pair(here, size)
+    return make("sub", last, make("abs", make("sub", last, make("abs", at))))
+
+
+def _replicated(here: Index, size: Expr) -> Value:
+    at, last = _pair(here, size)
+    return make("minimum", make("maximum", at, const(0, at.dtype)), last)
+
+
+Where = Callable[[Index, Expr], Value]
+
+
+def _place(
+    at: At, sizes: Sequence[Expr], before: Sequence[Expr], padded: Sequence[bool], where: Where
+) -> list[Index]:
+    """The operand's position of a position in the padded tensor."""
+    lead = len(sizes) - len(before)
+    position = list(at[:lead])
+    for k, low in enumerate(before):
+        size = sizes[lead + k]
+        position.append(known(where(at[lead + k] - low, size), size) if padded[k] else at[lead + k])
+    return position
+
+
+def _pads(ctx: Lowering, pads: Sequence[Any]) -> tuple[list[Expr], list[bool]]:
+    """(elements before each dimension, whether it is padded at all), in the order of the dimensions."""
+    pairs = [(ctx.sizes.expr(pads[k]), ctx.sizes.expr(pads[k + 1])) for k in range(0, len(pads), 2)]
+    return [low for low, _ in reversed(pairs)], [pair != (0, 0) for pair in reversed(pairs)]
+
+
+def _pad(where: Where) -> Any:
+    def lowering(ctx: Lowering, x: Ref, pads: Sequence[Any]) -> Ref:
+        if product(x.sizes) == 0:
+            return call_fallback(ctx, ctx.node.target, [x, list(pads)], {})
+        before, padded = _pads(ctx, pads)
+        static = (
+            isinstance(x.sizes[-1], int) and isinstance(before[-1], int) and isinstance(ctx.shape()[-1], int)
+        )
+        if padded[-1] and ctx.strides()[-1] == 1 and static:
+            return _by_rows(ctx, x, before, padded, where)
+        return ctx.pointwise(lambda at: x.at(_place(at, x.sizes, before, padded, where)), label="pad")
+
+    return lowering
+
+
+def _by_rows(ctx: Lowering, x: Ref, before: Sequence[Expr], padded: Sequence[bool], where: Where) -> Ref:
+    """The middle of each row is a plain copy, so it is stored apart from what is left and right of it."""
+    sizes, size, low = ctx.shape(), x.sizes[-1], before[-1]
+    buffer = ctx.buffer(sizes, x.dtype, Lowering.dense(sizes, ctx.strides()))
+    assert isinstance(low, int) and isinstance(size, int) and isinstance(sizes[-1], int)
+    first, last = max(low, 0), min(low + size, sizes[-1])
+    for begin, end in ((0, first), (first, last), (last, sizes[-1])):
+        if begin < end:
+            domain = (*sizes[:-1], end - begin)
+            at = variables(domain)
+            place = [*at[:-1], at[-1] + begin]
+            middle = (begin, end) == (first, last)
+            position = _place(place, x.sizes, before, [*padded[:-1], not middle], where)
+            if middle:
+                position[-1] = place[-1] - low
+            store = Store((buffer.name,), tuple(place), cast(x.at(position), x.dtype))
+            ctx.add_loop(domain, [False] * len(domain), [store], "pad")
+    return Ref.of(buffer)
+
+
+def _pad_backward(where: Where) -> Any:
+    def lowering(ctx: Lowering, dy: Ref, x: Ref, pads: Sequence[Any]) -> Ref:
+        if product(x.sizes) == 0:
+            return call_fallback(ctx, ctx.node.target, [dy, x, list(pads)], {})
+        before, padded = _pads(ctx, pads)
+        dtype = compute_dtype(dy.dtype)
+        target = zeros(ctx, ctx.shape(), ctx.strides())
+        target.scatter(
+            "add",
+            dy.sizes,
+            lambda at: _place(at, x.sizes, before, padded, where),
+            lambda at: cast(dy.at(at), dtype),
+        )
+        return target.result()
+
+    return lowering
+
+
+for _rank in (1, 2, 3):
+    for _kind, _where in (("reflection", _reflected), ("replication", _replicated)):
+        _name = f"{_kind}_pad{_rank}d"
+        lower(getattr(aten, _name).default)(_pad(_where))
+        lower(getattr(aten, f"{_name}_backward").default)(_pad_backward(_where))
+
+
+# shuffles ----------------------------------------------------------------------------------------
+
+
+@lower(aten.pixel_shuffle.default)
+def pixel_shuffle(ctx: Lowering, x: Ref, factor: int) -> Ref:
+    *lead, channels, h, w = x.sizes
+    inner = (
+        simplify(product([channels]) / (factor * factor))
+        if not isinstance(channels, int)
+        else channels // factor**2
+    )
+    split = x.reshape((*lead, inner, factor, factor, h, w))
+    n = len(lead)
+    return split.permute([*range(n), n, n + 3, n + 1, n + 4, n + 2]).reshape(ctx.shape())
+
+
+@lower(aten.pixel_unshuffle.default)
+def pixel_unshuffle(ctx: Lowering, x: Ref, factor: int) -> Ref:
+    *lead, channels, _, _ = x.sizes
+    h, w = ctx.shape()[-2:]
+    split = x.reshape((*lead, channels, h, factor, w, factor))
+    n = len(lead)
+    return split.permute([*range(n), n, n + 2, n + 4, n + 1, n + 3]).reshape(ctx.shape())
+
+
+@lower(aten.channel_shuffle.default, aten.native_channel_shuffle.default)
+def channel_shuffle(ctx: Lowering, x: Ref, groups: int) -> Ref:
+    n, channels, *rest = x.sizes
+    if not isinstance(channels, int):
+        return call_fallback(ctx, ctx.node.target, [x, groups], {})
+    split = x.reshape((n, groups, channels // groups, *rest))
+    return split.permute([0, 2, 1, *range(3, len(split.sizes))]).reshape(x.sizes)
+
+
+# columns -----------------------------------------------------------------------------------------
+
+
+def _column_domain(
+    batch: Sequence[Expr], channels: Expr, kernel: Sequence[int], outputs: Sequence[Expr]
+) -> tuple[Expr, ...]:
+    return (*batch, channels, *kernel, *outputs)
+
+
+def _outputs(size: Expr, kernel: int, dilation: int, padding: int, stride: int) -> Expr | None:
+    if not isinstance(size, int):
+        return None
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+@lower(aten.im2col.default)
+def im2col(ctx: Lowering, x: Ref, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Ref:
+    *batch, channels, h, w = x.sizes
+    spans = [
+        _outputs(n, *(one[k] for one in (kernel, dilation, padding, stride))) for k, n in enumerate((h, w))
+    ]
+    outputs = [n for n in spans if n is not None]
+    if len(outputs) < 2:
+        return call_fallback(ctx, ctx.node.target, [x, kernel, dilation, padding, stride], {})
+    n, dtype = len(batch), compute_dtype(x.dtype)
+
+    def body(at: At) -> Value:
+        position, test = list(at[: n + 1]), None
+        for k, size in enumerate((h, w)):
+            here = at[n + 3 + k] * stride[k] + at[n + 1 + k] * dilation[k] - padding[k]
+            if padding[k]:
+                test = both(test, inside(here, size))
+            position.append(here)
+        return read_if(x, position, test, dtype, 0)
+
+    domain = _column_domain(batch, channels, kernel, outputs)
+    return ctx.pointwise(body, domain, x.dtype).reshape(ctx.shape())
+
+
+@lower(aten.col2im.default)
+def col2im(ctx: Lowering, x: Ref, sizes: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Ref:
+    """Added up in a buffer with the padding around it, of which the result is the middle."""
+    *batch, channels, h, w = ctx.shape()
+    spans = [
+        _outputs(n, *(one[k] for one in (kernel, dilation, padding, stride))) for k, n in enumerate((h, w))
+    ]
+    outputs = [n for n in spans if n is not None]
+    if len(outputs) < 2:
+        return call_fallback(ctx, ctx.node.target, [x, list(sizes), kernel, dilation, padding, stride], {})
+    n, dtype = len(batch), compute_dtype(x.dtype)
+    domain = _column_domain(batch, channels, kernel, outputs)
+    columns = x.reshape(domain)
+    wide = (*batch, channels, h + 2 * padding[0], w + 2 * padding[1])
+
+    def place(at: At) -> Sequence[Index]:
+        spatial = [at[n + 3 + k] * stride[k] + at[n + 1 + k] * dilation[k] for k in range(2)]
+        return [*at[: n + 1], *spatial]
+
+    target = zeros(ctx, wide, None)
+    target.scatter("add", domain, place, lambda at: cast(columns.at(at), dtype))
+    return Ref.of(target.buffer).slice(n + 1, padding[0], h).slice(n + 2, padding[1], w)

@@ -1,0 +1,105 @@
+"""Resizing by a whole factor along rows of contiguous elements: no position is computed.
+
+In: what `sampling` knows of an operator. Out: loop nodes whose every point stores the `factor` results that
+lie around one element of the operand, so that loads and stores are contiguous; borders apart. What always
+holds: each result is written once; weights are those of `sampling`, up to the rounding of a position.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from inductor_backend.index_expr import Expr, Index, variables
+from inductor_backend.loop_ir.nodes import Store
+from inductor_backend.loop_ir.values import Value, cast, const, make
+from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.registry import Lowering
+from inductor_backend.ops import compute_dtype
+
+At = Sequence[Index]
+
+#: Reads the row of the operand that a row of the result needs at a column: (position before it, column) -> value.
+Row = Callable[[At, Index], Value]
+
+#: Factors that are unrolled.
+LARGEST_FACTOR = 4
+
+
+def whole_factor(size: Expr, output: Expr, scale: float | None) -> int | None:
+    """The factor by which a dimension grows, None where it is no whole number or nothing is unrolled."""
+    if not isinstance(size, int) or not isinstance(output, int) or size < 2 or output % size:
+        return None
+    factor = output // size
+    return factor if 2 <= factor <= LARGEST_FACTOR and scale in (None, float(factor)) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One result next to element j of a row: the neighbours (as distances from j) with their weights."""
+
+    taps: tuple[tuple[int, float], ...]
+
+
+def nearest_columns(factor: int) -> list[Column]:
+    return [Column(((0, 1.0),)) for _ in range(factor)]
+
+
+def linear_columns(factor: int) -> list[Column]:
+    """Result ``factor * j + r`` lies at ``j + (r + 0.5) / factor - 0.5``."""
+    found = []
+    for r in range(factor):
+        distance = (r + 0.5) / factor - 0.5
+        low = -1 if distance < 0 else 0
+        far = distance - low
+        found.append(Column(((low, 1 - far), (low + 1, far)) if far else ((low, 1.0),)))
+    return found
+
+
+def resize_rows(ctx: Lowering, x: Ref, columns: Sequence[Column], row: Row) -> Ref:
+    """The whole result. row: the weighted sum over the other dimensions, for one column of the operand."""
+    sizes, dtype = ctx.shape(), compute_dtype(x.dtype)
+    factor, size = len(columns), x.sizes[-1]
+    assert isinstance(size, int)
+    buffer = ctx.buffer(sizes, x.dtype)
+    widest = max(abs(distance) for column in columns for distance, _ in column.taps)
+    spans = [(0, size)] if widest == 0 else [(0, 1), (1, size - 1), (size - 1, size)]
+    for begin, end in spans:
+        if begin == end:
+            continue
+        domain = (*sizes[:-1], end - begin)
+        at = variables(domain)
+        middle = begin > 0 and end < size
+
+        def value(column: Column, at: At = at, begin: int = begin, middle: bool = middle) -> Value:
+            parts = []
+            for distance, weight in column.taps:
+                here = at[-1] + begin + distance
+                if not middle:  # one column: beyond the border its last element counts
+                    here = Index(min(max(begin + distance, 0), size - 1)) if widest else here
+                parts.append((row(at[:-1], here), weight))
+            terms = [v if w == 1 else make("mul", v, const(w, dtype)) for v, w in parts]
+            return functools.reduce(lambda a, b: make("add", a, b), terms)
+
+        stores = [
+            Store((buffer.name,), (*at[:-1], (at[-1] + begin) * factor + r), cast(value(column), x.dtype))
+            for r, column in enumerate(columns)
+        ]
+        ctx.add_loop(domain, [False] * len(domain), stores, "resize")
+    return Ref.of(buffer)
+
+
+def nearest_gradient(ctx: Lowering, dy: Ref, factors: Sequence[int]) -> Ref:
+    """The sum of the results that show an element."""
+    dtype, lead = compute_dtype(dy.dtype), len(dy.sizes) - len(factors)
+
+    def body(at: At) -> Value:
+        positions: list[list[Index]] = [list(at[:lead])]
+        for k, factor in enumerate(factors):
+            positions = [[*p, at[lead + k] * factor + r] for p in positions for r in range(factor)]
+        return functools.reduce(
+            lambda a, b: make("add", a, b), (cast(dy.at(position), dtype) for position in positions)
+        )
+
+    return ctx.pointwise(body, label="resize_backward")
