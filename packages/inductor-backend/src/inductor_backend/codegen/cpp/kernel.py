@@ -23,6 +23,7 @@ from inductor_backend.codegen.cpp.expressions import (
 from inductor_backend.codegen.cpp.loops import COLUMN_TILE, LoopNest, walk
 from inductor_backend.codegen.cpp.ordered import SCANNERS, Scanner, combined
 from inductor_backend.codegen.cpp.reducers import BLOCK, REDUCERS, Reducer, column_reducer
+from inductor_backend.codegen.cpp.streaming import streamed_buffers
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.index_expr import Expr, Index, contiguous_strides, product, simplify
 from inductor_backend.loop_ir.nodes import Program, Store
@@ -67,6 +68,8 @@ class KernelWriter:
         self.written = {program.buffers[name].storage for name in body.writes}
         self.registers: dict[str, str] = {}
         self.scanners: list[tuple[Store, Scanner]] = []
+        self.streamed = streamed_buffers(program, body, nest, sizes)
+        self.block_start = "0"  # of the innermost loop's present block
         self.rows, self.inner = self._split()
         self.variables = self._name_loops()
         self.counter = 0
@@ -205,6 +208,8 @@ class KernelWriter:
             self.out.line(f"row_{self.row_number(name)}[{self.row_position()}] = {text};")
             return
         place = f"{self.pointer(name)}[{self.address(name, store.index, names)}]"
+        if name in self.streamed:
+            place = f"{self.streamed[name]}[{self.variables[self.inner[-1]]} - {self.block_start}]"
         statement = combined(store.combine or "set", place, text, self.program.buffers[name].dtype)
         empty = [f"{self.size(size)} != 0" for size in self._may_be_empty(store.index)]
         self.out.line(f"if ({' && '.join(empty)}) {statement}" if empty else statement)
@@ -215,6 +220,8 @@ class KernelWriter:
         """The text of the kernel."""
         with self.out.indented():
             self._rows()
+            if self.streamed:
+                self.out.line("tc_stream_end();")
         label = "_".join(dict.fromkeys(origin.op for origin in self.body.origins))
         parameters = self._parameters()
         names = [*self.pointers.values(), *(f"n{k}" for k in range(len(self.nest.sizes)))]
@@ -416,7 +423,7 @@ class KernelWriter:
                 self._nest(depth + 1, phase, values, reducers, scope, bounds)
             return
         start, stop = bounds[0], bounds[1] or size
-        if any(r.blocked for _, r in reducers):
+        if any(r.blocked for _, r in reducers) or self._streams(phase):
             with self.out.block(f"for (int64_t b = {start}; b < {stop}; b += {BLOCK})"):
                 self.out.line(f"const int64_t length = std::min<int64_t>({BLOCK}, {stop} - b);")
                 self._vector_loop(phase, values, reducers, names, loop, "b", "b + length", "length")
@@ -436,6 +443,11 @@ class KernelWriter:
         length: str,
     ) -> None:
         variable = self.variables[loop]
+        streams = self._streams(phase)
+        self.block_start = start
+        for store in streams:
+            kind = memory_type(self.program.buffers[store.buffers[0]].dtype)
+            self.out.line(f"alignas(64) {kind} {self.streamed[store.buffers[0]]}[{BLOCK}];")
         self._open(reducers)
         clauses = [r.clause for _, r in reducers]
         one_by_one = phase.in_order and self.nest.reduced
@@ -445,6 +457,17 @@ class KernelWriter:
         with self.out.block(f"for (int64_t {variable} = {start}; {variable} < {stop}; ++{variable})"):
             self._elements(phase, values, reducers, dict(names), len(self.inner), f"{variable} - {start}")
         self._close(reducers, length)
+        self.variables[loop] = start
+        for store in streams:
+            (name,) = store.buffers
+            place = f"{self.pointer(name)} + {self.address(name, store.index, {})}"
+            block = self.streamed[name]
+            self.out.line(f"tc_stream({place}, {block}, {length} * (int64_t)sizeof({block}[0]));")
+        self.variables[loop] = variable
+
+    def _streams(self, phase: Phase) -> list[Store]:
+        """The phase's stores that leave through a block."""
+        return [store for store in phase.stores if store.buffers[0] in self.streamed]
 
     def _scanners(self, phase: Phase, declaration: str) -> list[tuple[Store, Scanner]]:
         """What the phase's scans carry along a row, declared."""

@@ -435,6 +435,40 @@ template <class T> TC_INLINE void tc_atomic_add(T* address, T value) {
 }
 
 // ---- mean and sum of squared differences in one pass (Welford; combining: Chan, Golub, LeVeque 1979)
+// Copies bytes past the caches: whole cache lines are written without being read. `from` is in the L1 cache. Stores
+// of other threads' lines may come later than ordinary ones: tc_stream_end() before anybody else reads.
+TC_INLINE void tc_stream(void* to, const void* from, int64_t bytes) {
+#if defined(__AVX__)
+    char* t = (char*)to;
+    const char* f = (const char*)from;
+    int64_t head = -(int64_t)t & 63;
+    if (head > bytes) head = bytes;
+    memcpy(t, f, head);
+    int64_t i = head;
+    for (; i + 64 <= bytes; i += 64) {
+#if defined(__AVX512F__)
+        typedef float V __attribute__((vector_size(64)));
+        V v;
+        memcpy(&v, f + i, 64);
+        __builtin_ia32_movntps512((float*)(t + i), v);
+#else
+        typedef float V __attribute__((vector_size(32)));
+        V v[2];
+        memcpy(v, f + i, 64);
+        __builtin_ia32_movntps256((float*)(t + i), v[0]);
+        __builtin_ia32_movntps256((float*)(t + i + 32), v[1]);
+#endif
+    }
+    memcpy(t + i, f + i, bytes - i);
+#else
+    memcpy(to, from, bytes);
+#endif
+}
+TC_INLINE void tc_stream_end() {
+#if defined(__AVX__)
+    __builtin_ia32_sfence();
+#endif
+}
 template <class T> struct tc_welford {
     T mean = 0, m2 = 0, weight = 0;
     inline __attribute__((always_inline)) void add(T x) {

@@ -1,0 +1,58 @@
+"""Results past the caches are written without being read first.
+
+In: a kernel's body and loops. Out: which buffers it streams: their elements are collected in a block that stays
+in the L1 cache and are copied out with non-temporal stores, whole cache lines at a time. What always holds:
+such a buffer is written once, contiguously along the innermost loop, and not read by the kernel; values are
+the same either way. An ordinary store reads the line that it writes to: a third of an addition's traffic.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from inductor_backend.codegen.cpp.loops import LoopNest, walk
+from inductor_backend.index_expr import Var, product
+from inductor_backend.loop_ir.nodes import Program, Store
+from inductor_backend.loop_ir.values import topological
+from inductor_backend.schedule.fused_body import KernelBody
+from inductor_backend.size_vars import SizeVars
+
+#: Bytes from which a result is taken to be past the caches when somebody reads it.
+STREAMED = 24 << 20
+
+#: Bytes of the innermost loop's elements below which whole lines are too few.
+SHORTEST = 1024
+
+
+def streamed_buffers(program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> dict[str, str]:
+    """Buffer -> name of the block that collects its elements."""
+    if nest.column is not None or not nest.sizes:
+        return {}
+    stores = [store for phase in body.phases for store in (*phase.row, *phase.stores)]
+    storages = Counter(program.buffers[name].storage for store in stores for name in store.buffers)
+    read = {
+        program.buffers[value.buffer].storage
+        for value in topological(body.values())
+        if value.name in ("load", "masked_load") and value.buffer in program.buffers
+    }
+    found: dict[str, str] = {}
+    for store in (store for phase in body.phases for store in phase.stores):
+        name = store.buffers[0]
+        storage = program.buffers[name].storage
+        once = storages[storage] == 1 and storage not in read and name not in body.row_buffers
+        if once and _is_long(program, store, nest, sizes) and _is_contiguous(program, store, nest):
+            found[name] = f"block_{len(found)}"
+    return found
+
+
+def _is_long(program: Program, store: Store, nest: LoopNest, sizes: SizeVars) -> bool:
+    itemsize = program.buffers[store.buffers[0]].dtype.itemsize
+    total, row = sizes.hint(product(nest.sizes)), sizes.hint(nest.sizes[-1])
+    return total * itemsize >= STREAMED and row * itemsize >= SHORTEST
+
+
+def _is_contiguous(program: Program, store: Store, nest: LoopNest) -> bool:
+    """One place after the other along the innermost loop, and no place chosen by data."""
+    flat = walk(program.buffers[store.buffers[0]].layout.flat(store.index), nest)
+    plain = store.plain and all(isinstance(atom, Var) for atom in flat.terms)
+    return plain and flat.coefficient(len(nest.sizes) - 1) == 1
