@@ -61,7 +61,7 @@ class Fakes:
     def __init__(
         self, symbolic: bool, where: Callable[[], str] = lambda: "?", data_sizes: bool = False
     ) -> None:
-        self.shape_env = torch_private.new_shape_env(where, data_sizes) if symbolic else None
+        self.shape_env: Any = torch_private.new_shape_env(where, data_sizes) if symbolic else None
         #: What marks promised of symbols.
         self.promises: list[Promise] = []
         before = self._before_operator if data_sizes and symbolic else _refuse_real
