@@ -303,3 +303,9 @@ def test_a_number_of_an_object_that_changes_beside_a_size():
     for n in (4, 6, 9, 17):
         steps += [(torch.ones(n, 2),), faster]
     twin(make, *steps, graphs=2, breaks=0)
+
+
+def test_a_batch_of_tokens_that_changes_in_one_size_is_taken_to_change_in_both():
+    table = torch.linspace(-1, 1, 60).reshape(20, 3)
+    calls = [(torch.arange(n * m).reshape(n, m) % 20,) for n, m in [(2, 6), (3, 6), (3, 9), (5, 4), (2, 2)]]
+    same(lambda tokens: torch.nn.functional.embedding(tokens, table).tanh().sum(1), *calls, graphs=2)

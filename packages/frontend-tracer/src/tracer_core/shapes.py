@@ -83,12 +83,21 @@ class ShapePolicy:
         is_input = not (
             source.base is not None and source.base.kind == "key" and source.base.key == "_buffers"
         )
+        differ = [
+            any(len(old) == len(shape) and old[i] != size for old in earlier) for i, size in enumerate(shape)
+        ]
+        if any(differ) and is_input and _is_text(tensor):
+            differ = [True] * len(shape)
         dims: list[int | None] = []
         for i, size in enumerate(shape):
-            changed = any(len(old) == len(shape) and old[i] != size for old in earlier)
-            wanted = i in marked or changed or (self.dynamic is True and is_input)
+            wanted = i in marked or differ[i] or (self.dynamic is True and is_input)
             dims.append(None if wanted and i not in static and size > 1 else size)
         return tuple(dims) if None in dims else None
+
+
+def _is_text(tensor: torch.Tensor) -> bool:
+    """Whether a tensor looks like sequences of tokens, or their mask: where their number changes, so will their length."""
+    return tensor.dim() == 2 and not tensor.is_floating_point() and not tensor.is_complex()
 
 
 def _is_marked(value: Any, depth: int = 3) -> bool:

@@ -260,8 +260,9 @@ def capture_mode(
     wrapped so that their first call shields them from torch._dynamo: either imports that package, which
     takes longer than the whole trace of a model. Both are avoided here.
     """
-    from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensorMode
+    from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensor, FakeTensorMode
 
+    symbolic_rule = torch.ops.aten.convolution.default if shape_env is not None else None
     dispatch = FakeTensorMode.__torch_dispatch__
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
     light = torch.__version__.startswith(_LIGHT_FAKE_MODE)
@@ -287,7 +288,9 @@ def capture_mode(
                 before_operator(func, args, kwargs)
                 return dispatch(self, func, types, args, kwargs)
 
-            result = quick(self, func, args, kwargs, run) if light else slow
+            result = slow
+            if light or (func is symbolic_rule and args[0]._has_symbolic_sizes_strides):
+                result = quick(self, func, args, kwargs, run)
             return run() if result is slow else result
 
     return CaptureMode()
@@ -380,9 +383,17 @@ def _fake_class() -> Any:
     return FakeTensor
 
 
+def device_of_fake(value: Any) -> torch.device:
+    """The device that a fake stands on."""
+    found: torch.device = value.fake_device  # a property that returns `_fake_device` since torch 2.12
+    return found
+
+
 def wrap_meta(mode: Any, meta: torch.Tensor, device: torch.device) -> Any:
-    """A fake on `device` round a meta tensor (FakeTensor's constructor for the releases in
-    `_LIGHT_FAKE_MODE`, without its checks of arguments)."""
+    """A fake on `device` round a meta tensor (FakeTensor's constructor; for the releases in `_LIGHT_FAKE_MODE` without
+    its checks of arguments)."""
+    if not torch.__version__.startswith(_LIGHT_FAKE_MODE):
+        return _fake_class()(mode, meta, device)
     fake = torch.Tensor._make_subclass(  # type: ignore[attr-defined]
         _fake_class(), meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
     )
@@ -483,9 +494,7 @@ def _data_env_class() -> Any:
         """
 
         def __init__(self) -> None:
-            super().__init__(
-                duck_shape=False, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True
-            )
+            super().__init__(duck_shape=False, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
             self.unread: set[Any] = set()
             self.read_by: dict[Any, Any] = {}
             self.beginnings: set[Any] = set()
@@ -530,7 +539,9 @@ def _data_env_class() -> Any:
 
         def _take_for_sizes(self, question: Any) -> None:
             """What a question about sizes treats as one is taken to be 2 or more."""
-            parts = [symbol for symbol in sorted(question.free_symbols, key=str) if self.is_unbacked_symint(symbol)]
+            parts = [
+                symbol for symbol in sorted(question.free_symbols, key=str) if self.is_unbacked_symint(symbol)
+            ]
             parts += [part for bound in question.atoms(Max) for part in bound.args if not part.is_number]
             for left, right in [one.args for one in question.atoms(sympy.Eq, sympy.Ne)]:
                 parts += [left] if right in (0, 1) else []

@@ -109,7 +109,9 @@ class DataSizes:
             raise Break("data_dependent_shape", "a size that depends on data, after a write to an input")
         for fact in facts:
             if not self._env.unread.isdisjoint(fact.free_symbols):
-                raise Break("data_dependent_shape", f"a size that depends on data and that no tensor shows: {fact}")
+                raise Break(
+                    "data_dependent_shape", f"a size that depends on data and that no tensor shows: {fact}"
+                )
             holds = self._symbol(fact)
             if holds is not True:
                 self.nodes.add(self._node("call_function", require, (holds, str(fact)), None))

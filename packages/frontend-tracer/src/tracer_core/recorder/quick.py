@@ -129,7 +129,7 @@ def _symbolic_convolution(mode: Any, args: tuple[Any, ...]) -> Any:
     chosen = symbolic_convolution_format(mode, *args)
     if chosen is None:
         return SLOW
-    device = args[0]._fake_device
+    device = torch_private.device_of_fake(args[0])
     with torch_private.KernelInvocation(mode):
         result = _aten.convolution.default(*args).to(memory_format=chosen)
     return torch_private.wrap_meta(mode, result, device)

@@ -121,7 +121,9 @@ class Recorder:
     def _note_refused(self, expr: Any) -> None:
         decides = torch_private.is_truth(expr)
         kind = "data_dependent_branch" if decides else "data_dependent_value"
-        self.broken = Break(kind, f"Python needs {expr}, where u stands for a size or number that depends on data")
+        self.broken = Break(
+            kind, f"Python needs {expr}, where u stands for a size or number that depends on data"
+        )
 
     def _undecided(self, expr: Any) -> None:
         self._note_refused(expr)

@@ -84,7 +84,9 @@ class Region:
     def _remove(self, moved: list[torch.fx.Node]) -> None:
         data = self.recorder.data
         if data is not None and not data.nodes.isdisjoint(moved):
-            raise Restart(self.step, "data_dependent_shape", f"a size that depends on data, inside {self.what}")
+            raise Restart(
+                self.step, "data_dependent_shape", f"a size that depends on data, inside {self.what}"
+            )
         self.recorder.forget(moved, self.step, self.what)
         for node in reversed(moved):
             self.recorder.graph.erase_node(node)

@@ -68,9 +68,13 @@ def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | 
     """The memory format of a convolution whose input has symbolic sizes, where it is the same for small and large
     ones; None where it may depend on them."""
     value, weight, bias, *options = args
-    device, dims = value._fake_device, value.dim() - 2
+    device, dims = torch_private.device_of_fake(value), value.dim() - 2
     parameters = [one for one in (weight, bias) if one is not None]
-    if dims != 2 or weight.dim() != 4 or any(one._fake_device != device for one in parameters):
+    if (
+        dims != 2
+        or weight.dim() != 4
+        or any(torch_private.device_of_fake(one) != device for one in parameters)
+    ):
         return None
     if any(one._has_symbolic_sizes_strides or one.dtype is not value.dtype for one in parameters):
         return None

@@ -288,7 +288,11 @@ def _number(kind: Any) -> Any:
             return kind(**kwargs)
         value = args[0]
         if isinstance(value, torch.Tensor):
-            if kind is int and not kwargs and tracer.recorder.refused(torch.Tensor.item, (value,), {}) is None:
+            if (
+                kind is int
+                and not kwargs
+                and tracer.recorder.refused(torch.Tensor.item, (value,), {}) is None
+            ):
                 return tracer.call_torch(torch.Tensor.item, [value], {})
             tracer.break_graph("data_dependent_value", f"{kind.__name__}() of a tensor")
         if type(value) is _SYMBOL_OF.get(kind):
