@@ -260,7 +260,7 @@ def capture_mode(
     wrapped so that their first call shields them from torch._dynamo: either imports that package, which
     takes longer than the whole trace of a model. Both are avoided here.
     """
-    from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensor, FakeTensorMode
+    from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensorMode
 
     symbolic_rule = torch.ops.aten.convolution.default if shape_env is not None else None
     dispatch = FakeTensorMode.__torch_dispatch__
