@@ -232,6 +232,14 @@ def grad_mode_without_graph() -> Iterator[None]:
         yield
 
 
+def let_go_of_saved_tensors(ctx: Any) -> None:
+    """Called in a backward that has read ``ctx.saved_tensors``: autograd forgets them, unless the graph is retained, so
+    that each is freed after its last use and not after the whole backward."""
+    forget = getattr(ctx, "maybe_clear_saved_tensors", None)
+    if forget is not None:  # torch 2.5 and later
+        forget()
+
+
 def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """``function.apply`` without its care for torch.func's transforms, which no captured graph runs under."""
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]

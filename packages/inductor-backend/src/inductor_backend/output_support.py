@@ -15,9 +15,10 @@ import torch
 from inductor_backend.runtime.arena import ArenaPool
 from inductor_backend.runtime.arena import view as arena_view
 from inductor_backend.runtime.build_cpp import Library, build
+from inductor_backend.runtime.large import large_empty
 from tracer_core.plugin_api import BackendError
 
-__all__ = ["ArenaPool", "arena_view", "example_tensor", "expect", "load_library", "report"]
+__all__ = ["ArenaPool", "arena_view", "example_tensor", "expect", "large_empty", "load_library", "report"]
 
 
 def load_library(sources: Sequence[str], name: str, ready: Library | None) -> Library:

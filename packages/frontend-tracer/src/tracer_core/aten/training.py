@@ -265,7 +265,9 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner) 
         if several and any(tangents[index] is None for index in several):
             gradients, tangents = absent(ctx.shapes, tangents)
         fitted = [fit(tangents[index]) for index, fit in fits]
-        return gradients, fitted, [*ctx.saved_tensors, *ctx.sizes, *fitted]
+        given = [*ctx.saved_tensors, *ctx.sizes, *fitted]
+        torch_private.let_go_of_saved_tensors(ctx)
+        return gradients, fitted, given
 
     return Step(forward, opened, again.gradients, graphs.forward.spec.device)
 

@@ -24,7 +24,8 @@ from inductor_backend.index_expr import Expr, simplify
 from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Strided
 from inductor_backend.loop_ir.values import Number
 from inductor_backend.lowering.registry import same_strides
-from inductor_backend.schedule.memory_plan import MemoryPlan
+from inductor_backend.runtime.large import LARGE
+from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
 from tracer_core.plugin_api import SizeSpec
 
 
@@ -120,11 +121,14 @@ class Wrapper:
             return "[" + ", ".join(self.operand(item) for item in value) + "]"
         return constant_text(value)
 
-    def target(self, node: ExternNode) -> str:
-        """A module-level name for the operator."""
-        text = "torch.ops." + str(node.target)
+    def target(self, node: ExternNode, overload: str = "") -> str:
+        """A module-level name for the operator. overload: another one than the node's."""
+        name = str(node.target)
+        if overload:
+            name = name.rpartition(".")[0] + overload
+        text = "torch.ops." + name
         if text not in self.targets:
-            self.targets[text] = "op_" + str(node.target).replace(".", "_")
+            self.targets[text] = "op_" + name.replace(".", "_")
         return self.targets[text]
 
     # steps ---------------------------------------------------------------------------------------
@@ -132,8 +136,10 @@ class Wrapper:
     def step(self, number: int, step: Step) -> None:
         for name in step.fresh:
             buffer = self.program.buffers[name]
+            size = nbytes(buffer)
+            make = "large_empty" if isinstance(size, int) and size >= LARGE else "empty"
             self.body.line(
-                f"{name} = empty({tuple_text(buffer.layout.sizes)}, {tuple_text(buffer.layout.strides)}, "
+                f"{name} = {make}({tuple_text(buffer.layout.sizes)}, {tuple_text(buffer.layout.strides)}, "
                 f"dtype={buffer.dtype})"
             )
         if step.run is not None:
@@ -170,6 +176,11 @@ class Wrapper:
             return
         arguments = [self.operand(value) for value in node.args]
         arguments += [f"{name}={self.operand(value)}" for name, value in node.kwargs.items()]
+        if self.choices[node.name].kind == "out":
+            (name,) = node.writes
+            result = self.tensor(Strided(name, self.program.buffers[name].layout))
+            self.body.line(f"{self.target(node, '.out')}({', '.join(arguments)}, out={result})")
+            return
         call = f"{self.target(node)}({', '.join(arguments)})"
         if not node.unpack:
             (name,) = node.outputs
@@ -347,6 +358,7 @@ from inductor_backend.output_support import (
     arena_view,
     example_tensor,
     expect,
+    large_empty,
     load_library,
     report,
 )

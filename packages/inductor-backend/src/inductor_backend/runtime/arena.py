@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 import torch
 
+from inductor_backend.runtime.large import LARGE, in_large_pages
+
 #: (byte offset, dtype, sizes, strides, start in elements from the offset)
 ViewSpec = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...], int]
 
@@ -27,6 +29,8 @@ class Arena:
 
     def __init__(self, nbytes: int, views: Sequence[ViewSpec]) -> None:
         memory = torch.empty(nbytes + ALIGNMENT, dtype=torch.uint8)
+        if nbytes >= LARGE:
+            in_large_pages(memory)
         skip = -memory.data_ptr() % ALIGNMENT
         self._memory = memory[skip : skip + nbytes]
         self.address = memory.data_ptr() + skip

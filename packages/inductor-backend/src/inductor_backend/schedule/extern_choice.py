@@ -7,12 +7,14 @@ operator returns is that operator's tensor.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from inductor_backend.externs import packed_ops
 from inductor_backend.externs.table import Choice, Operand, aten_choice, best
+from inductor_backend.index_expr import contiguous_strides
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, Program, Strided
 from inductor_backend.size_vars import SizeVars
 
@@ -21,6 +23,16 @@ SYMBOLIC = frozenset(
     {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, packed_ops.convolution, packed_ops.linear}
 )
 
+
+#: Operators that have an ``out=`` form, whose overload is named "out".
+OUT_FORMS = frozenset(
+    {
+        torch.ops.aten.mm.default,
+        torch.ops.aten.addmm.default,
+        torch.ops.aten.bmm.default,
+        torch.ops.aten.baddbmm.default,
+    }
+)
 
 #: Operators that return several tensors, of which a call of ours computes one.
 ONE_OF_SEVERAL = frozenset({torch.ops.aten.convolution_backward.default})
@@ -50,7 +62,18 @@ def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
     choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
     if choice.kind == "own" and node.target not in SYMBOLIC and not is_static(node):
         return aten_choice(node.target, "a convolution of symbolic sizes")
+    if choice.kind == "aten" and _writes_where_told(program, node):
+        return replace(choice, kind="out")
     return choice
+
+
+def _writes_where_told(program: Program, node: ExternNode) -> bool:
+    """Whether the operator's ``out=`` form gives the same: then its result lies in the arena, or in a fresh output."""
+    if node.target not in OUT_FORMS or not is_static(node):
+        return False
+    (name,) = node.writes
+    layout = program.buffers[name].layout
+    return layout.strides == contiguous_strides(layout.sizes)
 
 
 def choose_externs(program: Program, sizes: SizeVars) -> dict[str, Choice]:
@@ -59,7 +82,7 @@ def choose_externs(program: Program, sizes: SizeVars) -> dict[str, Choice]:
     for node in program.nodes:
         if isinstance(node, ExternNode):
             chosen[node.name] = choice = choice_of(program, node, sizes)
-            if choice.kind == "own":
+            if choice.kind in ("own", "out"):
                 (name,) = node.writes
                 program.buffers[name].kind = BufferKind.TEMP
     return chosen
