@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from tracer_core import torch_private, verify
 from tracer_core.aten import training
 from tracer_core.aten.corrections import CORRECTIONS
 from tracer_core.eager_backend import compile_eager
-from tracer_core.plugin_api import Backend, BackendError, OptionError, Phase, Training
+from tracer_core.plugin_api import Backend, BackendError, OptionError, Phase, Role, Training
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -707,3 +708,36 @@ def test_both_graphs_of_a_training_are_verified(monkeypatch):
     model = nn.Linear(3, 2)
     tracer_core.compile(model, backend="aten_eager")(torch.ones(4, 3)).sum().backward()
     assert set(seen) == {Phase.FORWARD, Phase.BACKWARD}
+
+
+def test_a_backward_is_the_last_to_hold_what_the_forward_saved():
+    """So a runner that lets go of a saved tensor frees it; with retain_graph autograd keeps them all."""
+    left: list[bool] = []
+
+    def compile_graph(graph, spec):
+        run = compile_eager(graph, spec)
+        if spec.phase is not Phase.BACKWARD:
+            return run
+        saved = [k for k, one in enumerate(spec.inputs) if one.role is Role.SAVED_ACTIVATION]
+        assert saved
+
+        def call(args):
+            given = list(args)
+            args.clear()
+            watched = [weakref.ref(given[k]) for k in saved]
+            out = run(list(given))
+            given.clear()
+            left.append(any(one() is not None for one in watched))
+            return out
+
+        return call
+
+    backend = Backend("watching", compile_graph, ir="aten", training=Training.FORWARD_BACKWARD)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 2))
+    fast = tracer_core.compile(model, backend=backend)
+    loss = fast(torch.randn(3, 4)).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert left == [True, False]
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()

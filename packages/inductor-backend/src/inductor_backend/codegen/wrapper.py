@@ -177,8 +177,8 @@ class Wrapper:
         arguments = [self.operand(value) for value in node.args]
         arguments += [f"{name}={self.operand(value)}" for name, value in node.kwargs.items()]
         if self.choices[node.name].kind == "out":
-            (name,) = node.writes
-            result = self.tensor(Strided(name, self.program.buffers[name].layout))
+            (written,) = node.writes
+            result = self.tensor(Strided(written, self.program.buffers[written].layout))
             self.body.line(f"{self.target(node, '.out')}({', '.join(arguments)}, out={result})")
             return
         call = f"{self.target(node)}({', '.join(arguments)})"

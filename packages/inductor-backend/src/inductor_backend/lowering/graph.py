@@ -23,6 +23,7 @@ from inductor_backend.loop_ir.values import Number, cast
 from inductor_backend.loop_ir.views import Ref, broadcast
 from inductor_backend.lowering.cat_chains import find_chains
 from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
 from inductor_backend.lowering.image_layout import channels_last_nodes
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, same_strides
@@ -53,6 +54,7 @@ class GraphLowering:
         self.env: dict[torch.fx.Node, Any] = {}
         self.mutated: set[str] = set()
         self.in_place = in_place_writes(gm.graph)
+        self.sums = sums_of_gradients(gm.graph)
 
     def run(self) -> Program:
         """Lowers every node. Raises BackendError naming the operator and the user's line."""
@@ -134,6 +136,10 @@ class GraphLowering:
             self.env[node] = self.write_input(node)
             return
         if not node.users and node.target in LOWERINGS:
+            return
+        if node in self.sums:
+            if node is self.sums[node].node:
+                self.env[node] = add_to(self.ctx, self.sums[node], self.value_of)
             return
         args = [self.value_of(argument) for argument in node.args]
         kwargs = {name: self.value_of(argument) for name, argument in node.kwargs.items()}

@@ -343,6 +343,11 @@ def embedding_dense_backward(
 ) -> Ref:
     if scale_by_frequency:
         return _as_aten(ctx, dy, indices, rows, padding, scale_by_frequency)
+    return embedding_gradient(ctx, zeros(ctx, ctx.shape(), ctx.strides()), dy, indices, padding)
+
+
+def embedding_gradient(ctx: Lowering, target: Target, dy: Ref, indices: Ref, padding: Any) -> Ref:
+    """Rows of dy added to the rows of the target that they were looked up from."""
     rank, (count, _) = len(indices.sizes), ctx.shape()
     body = _source(ctx, dy)
 
@@ -356,7 +361,6 @@ def embedding_dense_backward(
     def place(at: Sequence[Index]) -> Sequence[Index]:
         return [indirect(indices.at(at[:rank]), count, wrap=False), at[rank]]
 
-    target = zeros(ctx, ctx.shape(), ctx.strides())
     target.scatter("add", dy.sizes, place, value)
     return target.result()
 

@@ -1,0 +1,132 @@
+"""A weight that is looked up and multiplied with: its two gradients meet in one memory."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import tracer_core
+from tests.inductor.compiling import compiled
+from tests.inductor.test_operators import I, R
+
+aten = torch.ops.aten
+
+
+class Words(nn.Module):
+    """Tied: the words' vectors are the last layer's weights, and looked up twice where `twice`."""
+
+    def __init__(self, twice: bool, padding: int | None) -> None:
+        super().__init__()
+        self.words = nn.Embedding(40, 24, padding_idx=padding)
+        self.inner = nn.Linear(24, 24)
+        self.twice = twice
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.inner(self.words(tokens))
+        if self.twice:
+            x = x + self.words(tokens.flip(-1)).tanh()
+        return x @ self.words.weight.t()
+
+
+@pytest.mark.parametrize("padding", [None, 3])
+@pytest.mark.parametrize("twice", [False, True])
+def test_tied_words_learn_as_in_eager(twice, padding):
+    torch.manual_seed(2)
+    model = Words(twice, padding)
+    truth = copy.deepcopy(model).double()
+    fast = tracer_core.compile(model, backend="inductor")
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        tokens = torch.randint(0, 40, (3, 7))
+        tokens[0] = 3  # many of one word, padding among them
+        for function, module in ((fast, model), (truth, truth)):
+            module.zero_grad()
+            F.cross_entropy(function(tokens).flatten(0, 1), tokens.roll(1, 1).flatten()).backward()
+        for one, other in zip(model.parameters(), truth.parameters(), strict=True):
+            torch.testing.assert_close(one.grad.double(), other.grad, rtol=1e-5, atol=1e-6)
+
+
+def gradient(dy, indices):
+    return aten.embedding_dense_backward(dy, indices, 40, -1, False)
+
+
+DY, INDICES = R(9, 24), I(0, 40, 9)
+X, Y = R(40, 16), R(16, 24)
+
+
+def check(made, fn, *inputs):
+    for one, other in zip(made(*inputs), fn(*inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_the_product_s_memory_is_added_to():
+    def fn(x, y, dy, indices):
+        return [x @ y + gradient(dy, indices)]
+
+    def turned_twice(x, y, dy, indices):
+        return [(x @ y).t().t() + gradient(dy, indices)]
+
+    for one in (fn, turned_twice):
+        made = compiled(one, X, Y, DY, INDICES)
+        assert "scatter_base" not in made.source
+        check(made, one, X, Y, DY, INDICES)
+
+
+def test_a_turned_product_is_copied():
+    def fn(x, y, dy, indices):
+        return [(x @ y).t() + gradient(dy, indices)]
+
+    check(compiled(fn, R(24, 16), R(16, 40), DY, INDICES), fn, R(24, 16), R(16, 40), DY, INDICES)
+
+
+def test_a_product_that_is_read_elsewhere_stays_as_it_is():
+    def read_after(x, y, dy, indices):
+        product = x @ y
+        return [gradient(dy, indices) + product, product * 2]
+
+    def returned(x, y, dy, indices):
+        product = x @ y
+        return [product + gradient(dy, indices), product]
+
+    def seen_through_a_view(x, y, dy, indices):
+        product = x @ y
+        view = product.view(20, 48)
+        return [product + gradient(dy, indices), view.sum(0)]
+
+    def seen_through_the_view(x, y, dy, indices):
+        product = (x @ y).t()
+        return [product.t() + gradient(dy, indices), product.sum(0)]
+
+    for fn in (read_after, returned, seen_through_a_view, seen_through_the_view):
+        check(compiled(fn, X, Y, DY, INDICES), fn, X, Y, DY, INDICES)
+
+
+def test_an_input_is_never_added_to():
+    def fn(x, dy, indices):
+        return [x + gradient(dy, indices)]
+
+    x = R(40, 24)
+    before = x.clone()
+    check(compiled(fn, x, DY, INDICES), fn, x, DY, INDICES)
+    assert torch.equal(x, before)
+
+
+def test_two_lookups_share_one_memory():
+    def fn(dy, indices, dz):
+        return [gradient(dy, indices) + gradient(dz, indices)]
+
+    made = compiled(fn, DY, INDICES, R(9, 24))
+    check(made, fn, DY, INDICES, R(9, 24))
+    assert made.source.count("= 0.0") <= 1
+
+
+def test_what_the_product_depends_on_may_be_the_gradient_itself():
+    def fn(x, dy, indices):
+        found = gradient(dy, indices)
+        return [found + (x @ found.t()) @ found]
+
+    check(compiled(fn, R(40, 24), DY, INDICES), fn, R(40, 24), DY, INDICES)
