@@ -72,23 +72,26 @@ class Block(nn.Module):
         return self.last(x.mean((2, 3)))
 
 
-def test_an_image_model_is_eager_s_within_rounding() -> None:
+@pytest.mark.parametrize("options", [FREEZE, None], ids=["frozen", "default"])
+@pytest.mark.parametrize("sizes", [((1, 32), (1, 32)), ((2, 70), (3, 70))], ids=str)
+def test_an_image_model_is_eager_s_within_rounding(options, sizes) -> None:
     torch.manual_seed(0)
     model = Block().eval()
-    fast = compiled(model)
+    fast = tracer_core.compile(model, options=options, fullgraph=True)
     with torch.no_grad():
-        for batch, size in ((1, 32), (2, 32), (3, 37)):
+        for batch, size in sizes:
             x = torch.randn(batch, 3, size, size)
             same(fast(x), model, x)
             same(fast(x), model, x)
 
 
-def test_images_leave_the_graph_with_eager_s_strides() -> None:
+@pytest.mark.parametrize("options", [FREEZE, None], ids=["frozen", "default"])
+def test_images_leave_the_graph_with_eager_s_strides(options) -> None:
     model = nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 16, 3)).eval()
-    fast = compiled(model)
+    fast = tracer_core.compile(model, options=options, fullgraph=True)
     with torch.no_grad():
         for layout in (torch.contiguous_format, torch.channels_last):
-            x = torch.randn(2, 16, 9, 11).to(memory_format=layout)
+            x = torch.randn(2, 16, 19, 21).to(memory_format=layout)
             same(fast(x), model, x)
 
 
@@ -126,6 +129,20 @@ def test_packed_convolutions(g: Geometry, layout: torch.memory_format) -> None:
     full = packed.convolution(x, ready, None, g, before="gelu_tanh", residual=residual, after="relu6")
     wanted = F.relu6(F.gelu(truth - bias.double()[:, None, None], approximate="tanh") + residual.double())
     assert (full - wanted).abs().max().item() <= allowed
+    factor = torch.rand(g.count)
+    scaled = packed.convolution(x, ready, bias, g, scale=factor, before="hardswish", residual=residual)
+    wanted = (
+        F.hardswish((truth - per_channel(bias)) * per_channel(factor) + per_channel(bias)) + residual.double()
+    )
+    assert (scaled - wanted).abs().max().item() <= allowed
+
+
+def per_channel(values: torch.Tensor) -> torch.Tensor:
+    return values.double()[:, None, None]
+
+
+def test_the_width_of_vectors_is_known_before_the_kernels_are_built() -> None:
+    assert packed.lanes() == packed.lanes_of_library()
 
 
 class Attention(nn.Module):
@@ -340,3 +357,12 @@ def test_parameters_made_under_inference_mode_are_refused_by_name() -> None:
         fast = compiled(model)
         with pytest.raises(BackendError, match="inference_mode"):
             fast(torch.randn(64, 64))
+
+
+def test_frozen_graphs_are_left_out_of_what_is_stored(tmp_path) -> None:
+    fast = compiled(nn.Linear(64, 64).eval())
+    with torch.no_grad():
+        fast(torch.randn(64, 64))
+    report = tracer_core.save(fast, tmp_path / "stored")
+    assert not report.stored
+    assert "freeze" in report.left_out[0][1]

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 
 from tracer_core import dispatch, markers
+from tracer_core.aten.frozen import Frozen
 from tracer_core.errors import TracerError
 from tracer_core.guards.stamp import Stamps
 from tracer_core.interpreter.frame import NULL
@@ -169,6 +170,8 @@ def _graph(record: Captured, function: CompiledFunction) -> Any:
         raise NotPortable("its graph runs captured operators eagerly")
     if parts.plan.constants:
         raise NotPortable("its graph holds constant tensors")
+    if isinstance(parts.runner, Frozen):
+        raise NotPortable("its parameters are constants (freeze=True): what was made of them is not stored")
     data: bytes = resolve(function.config.backend.serialize)(parts.runner)
     return {
         "backend": base64.b64encode(data).decode(),

@@ -22,6 +22,7 @@ from inductor_backend.codegen.wrapper import Step, Wrapper
 from inductor_backend.externs import own, packed
 from inductor_backend.externs.packed_ops import name_of
 from inductor_backend.externs.table import Choice
+from inductor_backend.freezing.per_call import with_own_convolutions
 from inductor_backend.freezing.prepared import FrozenRunner, freeze
 from inductor_backend.loop_ir import printer, verify
 from inductor_backend.loop_ir.nodes import BufferKind, Program
@@ -355,9 +356,19 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         if c.target.triton:
             raise BackendError("inductor", "freeze", "freeze=True is not built for graphs on CUDA devices")
         return _compile_frozen(gm, spec)
+    c.gm = _with_own_convolutions(gm, spec)
     runner = run_stages(c).runner
     assert runner is not None
     return runner
+
+
+def _with_own_convolutions(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+    if target_of(gm.graph).triton or not gm.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.convolution.default
+    ):
+        return gm
+    packed.prepare()
+    return with_own_convolutions(gm, spec)
 
 
 def _compile_frozen(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:

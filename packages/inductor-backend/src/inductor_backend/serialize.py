@@ -17,7 +17,7 @@ from inductor_backend.compile_graph import Artifact, load_module
 from inductor_backend.runtime.build_cpp import load_binary
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
-FORMAT = 1
+FORMAT = 2
 
 
 def _tensor_to_json(tensor: torch.Tensor) -> dict[str, Any]:
@@ -50,9 +50,8 @@ def serialize(runner: Runner) -> bytes:
         "format": FORMAT,
         "text": artifact.text,
         "library": None if library is None else base64.b64encode(library.read_binary()).decode("ascii"),
-        "own": _own_binary()
-        if "run_linear = " in artifact.text or "run_convolution = " in artifact.text
-        else None,
+        "own": _binary_of("own") if "own.library()" in artifact.text else None,
+        "packed": _binary_of("packed") if "packed.function(" in artifact.text else None,
         "constants": {name: _tensor_to_json(value) for name, value in artifact.constants.items()},
         "kernels": artifact.kernels,
         "different_kernels": artifact.different_kernels,
@@ -62,10 +61,12 @@ def serialize(runner: Runner) -> bytes:
     return json.dumps(stored).encode("utf-8")
 
 
-def _own_binary() -> str:
-    from inductor_backend.externs import own  # only entries with own kernels need it
+def _binary_of(name: str) -> str:
+    """The library of our own kernels of that name."""
+    from inductor_backend.externs import own, packed  # only entries with own kernels need them
 
-    return base64.b64encode(own.library().read_binary()).decode("ascii")
+    library = {"own": own, "packed": packed}[name].library()
+    return base64.b64encode(library.read_binary()).decode("ascii")
 
 
 def deserialize(data: bytes, spec: CompileSpec) -> Runner:
@@ -81,10 +82,11 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
     library = None
     if stored["library"] is not None:
         library = load_binary(base64.b64decode(stored["library"]), name=spec.name)
-    if stored["own"] is not None:
-        from inductor_backend.externs import own  # only entries with own kernels need it
+    from inductor_backend.externs import own, packed  # the compiler's side is imported already
 
-        own.restore(base64.b64decode(stored["own"]))
+    for kernels, binary in ((own, stored["own"]), (packed, stored["packed"])):
+        if binary is not None:
+            kernels.restore(base64.b64decode(binary))
     constants = {name: _tensor_from_json(value) for name, value in stored["constants"].items()}
     runner = load_module(stored["text"], library, constants, spec.name)
     runner.artifact = Artifact(  # type: ignore[attr-defined]

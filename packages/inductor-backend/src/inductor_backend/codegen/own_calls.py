@@ -113,7 +113,7 @@ def _optional(address: Address, tensor: Strided | None) -> str | int:
 def _packed_convolution(
     program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
 ) -> str:
-    x, weight, bias, numbers, planes = node.args
+    x, weight, bias, numbers, planes, scale = node.args
     batch, _, height, width = x.layout.sizes
     sizes = (batch, height, width, *result.layout.sizes[2:])
     name, values = packed.call(geometry(numbers), sizes, post, node.final, planes)
@@ -124,7 +124,7 @@ def _packed_convolution(
         _optional(address, residual),
         address(result),
     ]
-    return f"{name}({', '.join(map(_text, [*tensors, *values]))})"
+    return f"{name}({', '.join(map(_text, [*tensors, *values, _optional(address, scale)]))})"
 
 
 def _packed_linear(
@@ -141,7 +141,15 @@ def _packed_linear(
         _optional(address, residual),
         address(result),
     ]
-    return f"run_packed({', '.join(map(_text, [*tensors, *values]))})"
+    return f"run_packed({', '.join(map(_text, [*tensors, *values, 0]))})"
+
+
+def _pack(
+    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+) -> str:
+    weight, numbers = node.args
+    name, values = packed.pack_call(geometry(numbers), weight.layout.sizes, weight.layout.strides)
+    return f"{name}({', '.join(map(_text, [address(weight), address(result), *values]))})"
 
 
 _PACKED_LAUNCHERS = "\n".join(
@@ -161,6 +169,7 @@ OWN_CALLS = {
         "own.library().function(f'run_convolution_backward_{of}', 21) for of in ('input', 'weight'))",
         _convolution_backward,
     ),
+    "packed.pack": (_PACKED_LAUNCHERS, _pack),
     "packed.convolution": (_PACKED_LAUNCHERS, _packed_convolution),
     "packed.linear": (_PACKED_LAUNCHERS, _packed_linear),
 }

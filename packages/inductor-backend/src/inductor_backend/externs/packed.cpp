@@ -48,7 +48,7 @@ TC_INLINE V load_some(const float* p, int64_t count) {
 #define UNROLL _Pragma("GCC unroll 32")
 #define NOINLINE __attribute__((noinline))
 
-// ---- epilogues: after(before(acc + bias) + residual), each of them one of POSTS in own.py
+// ---- epilogues: after(before(acc * scale + bias) + residual), each of them one of POSTS in own.py
 enum Post { NONE, RELU, GELU_ERF, GELU_TANH, SILU, TANH, SIGMOID, HARDSWISH, RELU6 };
 template <int P> TC_INLINE float post(float v) {
     switch (P) {
@@ -80,7 +80,8 @@ static const post_function POST_LINE[] = {nullptr, post_line<RELU>, post_line<GE
 struct Epilogue {
     const float *bias, *residual;
     int64_t ldr, before, after;
-    bool plain() const { return !residual && before <= RELU && after == NONE; }
+    const float* scale;
+    bool plain() const { return !residual && before <= RELU && after == NONE && !scale; }
     // one row of the result: channels [n, n + columns)
     __attribute__((always_inline)) void row(const float* __restrict__ acc, float* __restrict__ to, int64_t m, int64_t n, int64_t columns) const {
         if (plain()) {
@@ -96,7 +97,13 @@ struct Epilogue {
             return;
         }
         float line[PANEL];
-        if (bias) {
+        if (scale && bias) {
+#pragma omp simd
+            for (int64_t j = 0; j < columns; j++) line[j] = acc[j] * scale[n + j] + bias[n + j];
+        } else if (scale) {
+#pragma omp simd
+            for (int64_t j = 0; j < columns; j++) line[j] = acc[j] * scale[n + j];
+        } else if (bias) {
 #pragma omp simd
             for (int64_t j = 0; j < columns; j++) line[j] = acc[j] + bias[n + j];
         } else {
@@ -270,6 +277,7 @@ static void convolve(Conv conv, int64_t groups) {
             one.w += group * whole;
             one.out += group * N;
             if (one.e.bias) one.e.bias += group * N;
+            if (one.e.scale) one.e.scale += group * N;
             if (one.e.residual) one.e.residual += group * N;
             one.tile_of(m0, M - m0 < step ? M - m0 : step, chunk * PANEL, nothing, tile);
         }
@@ -304,7 +312,7 @@ static const float* with_border(const float* x, bool last, const Window& g, int6
 TC_EXPORT void run_packed(const int64_t* a) {
     Window g{a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15], a[16], a[17], a[18]};
     const int64_t N = a[19], ldx = a[20], ldo = a[21], ldr = a[22], groups = a[23];
-    Conv conv{(const float*)a[0], ldx, (const float*)a[1], (float*)a[4], ldo, N, g, {(const float*)a[2], (const float*)a[3], ldr, a[24], a[25]}};
+    Conv conv{(const float*)a[0], ldx, (const float*)a[1], (float*)a[4], ldo, N, g, {(const float*)a[2], (const float*)a[3], ldr, a[24], a[25], (const float*)a[27]}};
     if (a[26]) {  // few channels: a line of taps is one run of KW * C values (a[26]: 1 planes, 2 channels last)
         const int64_t H = g.H + 2 * g.ph, W = g.W + 2 * g.pw;
         conv.x = with_border(conv.x, a[26] == 2, g, H, W);
@@ -420,7 +428,7 @@ static depthwise_function depthwise_of(const Window& g) {
 // Channels beyond whole vectors are done with the last whole vector again where there is one: C >= LANES.
 TC_EXPORT void run_depthwise(const int64_t* a) {
     const Window g{a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15], a[16], a[17], a[18]};
-    const Epilogue e{(const float*)a[2], (const float*)a[3], a[19], a[20], a[21]};
+    const Epilogue e{(const float*)a[2], (const float*)a[3], a[19], a[20], a[21], (const float*)a[22]};
     const float *x = (const float*)a[0], *w = (const float*)a[1];
     float* out = (float*)a[4];
     const depthwise_function row = depthwise_of(g);
@@ -433,6 +441,15 @@ TC_EXPORT void run_depthwise(const int64_t* a) {
             c = c + LANES <= g.C ? c : g.C - LANES;
             row(x, w + c, g.C, g, task / g.OH, task % g.OH, c, LANES, out, task * g.OW, e);
         }
+}
+
+// weights [C][taps] (contiguous) to [tap][channel]
+TC_EXPORT void pack_depthwise(const int64_t* a) {
+    const float* w = (const float*)a[0];
+    float* out = (float*)a[1];
+    const int64_t C = a[2], taps = a[3];
+    for (int64_t t = 0; t < taps; t++)
+        for (int64_t c = 0; c < C; c++) out[t * C + c] = w[c * taps + t];
 }
 
 // ---- groups of 2, 4 or 8 channels in and out: a vector of channels holds LANES / c of them
@@ -469,7 +486,7 @@ TC_EXPORT void pack_narrow(const int64_t* a) {
 }
 TC_EXPORT void run_narrow(const int64_t* a) {
     const Window g{a[5], a[6], a[7], a[8], a[9], a[10], a[11], a[12], a[13], a[14], a[15], a[16], a[17], a[18]};
-    const Epilogue e{(const float*)a[2], (const float*)a[3], a[19], a[20], a[21]};
+    const Epilogue e{(const float*)a[2], (const float*)a[3], a[19], a[20], a[21], (const float*)a[23]};
     const int64_t cg = a[22], taps = g.KH * g.KW, vectors = g.C / LANES;
     const float *x = (const float*)a[0], *w = (const float*)a[1], *nothing = zeros(LANES);
     float* out = (float*)a[4];

@@ -1,7 +1,7 @@
 """Products and convolutions with packed weights, on channels-last data, as Python functions.
 
 In: float32 CPU tensors. Out: packed weights (flat tensors that only these kernels read), results. What always
-holds: the result is channels-last, ``after(before(x * w + bias) + residual)``; `kernel_of` names the kernel that
+holds: the result is channels-last, ``after(before(x * w * scale + bias) + residual)``; `kernel_of` names the kernel that
 takes a convolution, or None where none of them does.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from inductor_backend.runtime.build_cpp import Library, build, load_binary
+from inductor_backend.runtime.toolchain import find_compiler
 from tracer_core.plugin_api import BackendError
 
 #: Activations by name: the number in packed.cpp.
@@ -26,7 +27,9 @@ POSTS = {
 }  # fmt: skip
 
 #: Kernels, and how many arguments each takes.
-LAUNCHERS = {"run_packed": 27, "run_depthwise": 22, "run_narrow": 23}
+LAUNCHERS = {
+    "run_packed": 28, "run_depthwise": 23, "run_narrow": 24, "run_pack": 9, "pack_depthwise": 4, "pack_narrow": 5,
+}  # fmt: skip
 
 #: Convolutions with fewer channels than this read lines of taps from a copy with a border.
 FEW_CHANNELS = 12
@@ -71,7 +74,14 @@ def function(name: str, nargs: int) -> Callable[..., None]:
 
 @functools.cache
 def lanes() -> int:
-    """Floats in a vector of the compiled kernels."""
+    """Floats in a vector of the compiled kernels (known without them: graphs are lowered while they are built)."""
+    with contextlib.suppress(BackendError):
+        return {"avx512": 16, "avx2": 8}.get(find_compiler().isa, 4)
+    return lanes_of_library()
+
+
+def lanes_of_library() -> int:
+    """What the compiled kernels say themselves."""
     answer = torch.zeros(1, dtype=torch.int64)
     function("packed_lanes", 1)(answer)
     return int(answer)
@@ -131,26 +141,35 @@ def pack(weight: torch.Tensor, g: Geometry) -> torch.Tensor:
     """The weight [N, C / groups, kh, kw] (or [N, C]) as its kernel reads it."""
     packed = torch.empty(packed_size(g), dtype=torch.float32)
     weight = weight.detach()
-    kernel = kernel_of(g)
-    if kernel == "depthwise":
-        return packed.view(g.taps, g.count).copy_(weight.reshape(g.count, g.taps).t()).view(-1)
-    if kernel == "narrow":
+    if not packable(g, weight.shape, weight.stride()):
         weight = weight.contiguous()
-        function("pack_narrow", 5)(weight, packed, g.count, g.channels // g.groups, g.taps)
-        return packed
-    sn, sc, st = _strides(weight)
-    if g.window[0] > 1 and g.window[1] > 1 and weight.stride(2) != weight.size(3) * weight.stride(3):
-        weight = weight.contiguous()
-        sn, sc, st = _strides(weight)
-    function("run_pack", 9)(weight, packed, g.count, g.channels // g.groups, g.taps, sn, sc, st, g.groups)
+    name, numbers = pack_call(g, weight.shape, weight.stride())
+    function(name, LAUNCHERS[name])(weight, packed, *numbers)
     return packed
 
 
-def _strides(weight: torch.Tensor) -> tuple[int, int, int]:
-    """Of a channel of the result, one of the input, and a tap."""
-    if weight.dim() == 2:
-        return weight.stride(0), weight.stride(1), 1
-    return weight.stride(0), weight.stride(1), weight.stride(3) if weight.size(3) > 1 else weight.stride(2)
+def packable(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether a weight of these strides can be packed as it lies: taps must be one run."""
+    if kernel_of(g) != "dense":
+        steps = 1
+        for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+            if size != 1 and stride != steps:
+                return False
+            steps *= size
+        return True
+    return len(sizes) == 2 or 1 in g.window or strides[2] == sizes[3] * strides[3]
+
+
+def pack_call(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> tuple[str, list[Any]]:
+    """(launcher, its numbers after weight and result) for a weight that is `packable`."""
+    kernel = kernel_of(g)
+    inside = g.channels // g.groups
+    if kernel == "depthwise":
+        return "pack_depthwise", [g.count, g.taps]
+    if kernel == "narrow":
+        return "pack_narrow", [g.count, inside, g.taps]
+    tap = 1 if len(sizes) == 2 else strides[3] if sizes[3] > 1 else strides[2]
+    return "run_pack", [g.count, inside, g.taps, strides[0], strides[1], tap, g.groups]
 
 
 def convolution(
@@ -162,6 +181,7 @@ def convolution(
     before: str = "none",
     residual: torch.Tensor | None = None,
     after: str = "none",
+    scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The convolution of a channels-last x; residual is channels-last as the result."""
     batch, _, height, width = x.shape
@@ -169,31 +189,16 @@ def convolution(
     oh = (height + 2 * ph - dh * (kh - 1) - 1) // sh + 1
     ow = (width + 2 * pw - dw * (kw - 1) - 1) // sw + 1
     out = torch.empty(batch, oh, ow, g.count)
-    run(x, packed, bias, residual, out, g, (batch, height, width, oh, ow), before, after)
+    name, numbers = call(g, (batch, height, width, oh, ow), before, after)
+    tensors = [x, packed, *(0 if tensor is None else tensor for tensor in (bias, residual)), out]
+    function(name, LAUNCHERS[name])(*tensors, *numbers, 0 if scale is None else scale)
     return out.permute(0, 3, 1, 2)
-
-
-def run(
-    x: torch.Tensor,
-    packed: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor | None,
-    out: torch.Tensor,
-    g: Geometry,
-    sizes: Sequence[int],
-    before: str,
-    after: str,
-) -> None:
-    """One call of the kernel; sizes: batch, height, width, and those of the result."""
-    name, arguments = call(g, sizes, before, after)
-    optional = [0 if tensor is None else tensor for tensor in (bias, residual)]
-    function(name, 5 + len(arguments))(x, packed, *optional, out, *arguments)
 
 
 def call(
     g: Geometry, sizes: Sequence[Any], before: str, after: str, planes: bool = False
 ) -> tuple[str, list[Any]]:
-    """(launcher, its numbers after x, packed weight, bias, residual and result). planes: x is contiguous, not
+    """(launcher, its numbers after x, packed weight, bias, residual and result; the scale follows). planes: x is contiguous, not
     channels-last; only where `Geometry.bordered`."""
     batch, height, width, oh, ow = sizes
     inside = g.channels // g.groups
@@ -231,7 +236,7 @@ def linear(
     out = torch.empty(m, count)
     stride = 0 if residual is None else residual.stride(0)
     numbers = linear_call(m, k, count, x.stride(0), count, stride, before, after)
-    function("run_packed", 27)(
-        x, packed, 0 if bias is None else bias, 0 if residual is None else residual, out, *numbers
+    function("run_packed", LAUNCHERS["run_packed"])(
+        x, packed, 0 if bias is None else bias, 0 if residual is None else residual, out, *numbers, 0
     )
     return out

@@ -52,13 +52,21 @@ def convolution(
     post: str = "none",
     residual: torch.Tensor | None = None,
     final: str = "none",
+    scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``final(post(convolution(x, weight) + bias) + residual)``, channels-last."""
+    """``final(post(convolution(x, weight) * scale + bias) + residual)``, channels-last; scale: one a channel."""
     last = torch.channels_last
     given = None if residual is None else residual.contiguous(memory_format=last)
     g = geometry(numbers)
     return packed.convolution(
-        x.contiguous(memory_format=last), weight, bias, g, before=post, residual=given, after=final
+        x.contiguous(memory_format=last),
+        weight,
+        bias,
+        g,
+        before=post,
+        residual=given,
+        after=final,
+        scale=scale,
     )
 
 

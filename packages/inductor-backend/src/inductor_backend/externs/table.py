@@ -213,6 +213,10 @@ def _is_last_only(operand: Operand) -> bool:
     )
 
 
+def _pack(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    return Choice(packed_ops.pack, f"{packed_ops.__name__}:pack", "own", "a weight that is no constant")
+
+
 def _packed(name: str) -> Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]:
     choice = Choice(
         getattr(packed_ops, name),
@@ -235,4 +239,5 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] =
     aten.convolution_backward.default: _convolution_backward,
     packed_ops.convolution: _packed("convolution"),
     packed_ops.linear: _packed("linear"),
+    packed_ops.pack: _pack,
 }

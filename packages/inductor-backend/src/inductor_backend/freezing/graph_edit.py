@@ -18,6 +18,16 @@ from inductor_backend.externs.packed_ops import pack as pack_weight
 aten = torch.ops.aten
 
 
+def copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph again, for edits."""
+    graph = torch.fx.Graph()
+    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in gm.graph.nodes:
+        made[node] = graph.node_copy(node, made.__getitem__)
+        made[node].meta = dict(node.meta)
+    return torch.fx.GraphModule(gm, graph)
+
+
 class Editor:
     """Mutable: the graph, and the set of its constant nodes. constants: placeholders that are."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.freezing.graph_edit import Editor
+from inductor_backend.freezing.graph_edit import Editor, copy_of
 from inductor_backend.freezing.rewrite import fold_batch_norm, fuse_epilogues, pack_weights
 from inductor_backend.freezing.split import Folded, split
 from tracer_core.plugin_api import CompileSpec, InputSpec, Role, Runner
@@ -30,14 +30,10 @@ class FrozenGraph:
 
 def freeze(gm: torch.fx.GraphModule, spec: CompileSpec) -> FrozenGraph:
     """Rewrites and splits the graph (a copy of it)."""
-    graph = torch.fx.Graph()
-    made: dict[torch.fx.Node, torch.fx.Node] = {}
-    for node in gm.graph.nodes:
-        made[node] = graph.node_copy(node, made.__getitem__)
-        made[node].meta = dict(node.meta)
-    placeholders = graph.find_nodes(op="placeholder")
+    copied = copy_of(gm)
+    placeholders = copied.graph.find_nodes(op="placeholder")
     constants = [placeholders[index] for index in spec.constants]
-    editor = Editor(torch.fx.GraphModule(gm, graph), constants)
+    editor = Editor(copied, constants)
     for rewrite in (fold_batch_norm, pack_weights, fuse_epilogues):
         rewrite(editor)
     folded = split(editor, constants)

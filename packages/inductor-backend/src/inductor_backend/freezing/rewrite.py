@@ -6,6 +6,7 @@ else reads too is still computed; a rewrite changes results by rounding alone.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -29,14 +30,42 @@ def _float32(*nodes: Any) -> bool:
     return all(node is None or getattr(_tensor(node), "dtype", None) == torch.float32 for node in nodes)
 
 
-def _hint(size: Any) -> int:
+def hint(size: Any) -> int:
+    """The size, or its value in the captured call."""
     if isinstance(size, int):
         return size
-    hint = size.node.hint
-    return int(hint) if hint is not None else 1
+    found = size.node.hint
+    return int(found) if found is not None else 1
 
 
 # batch norm ---------------------------------------------------------------------------------------
+
+
+def scale_after_convolutions(editor: Editor, convolutions: Collection[Node]) -> None:
+    """Where parameters are no constants: batch norm in inference after one of these convolutions, read by nobody else,
+    is that convolution's scale and bias (which `pack_convolutions` takes from its meta)."""
+    for node in list(editor.graph.nodes):
+        if node.target is not aten._native_batch_norm_legit_no_training.default:
+            continue
+        x, weight, bias, mean, var, *_ = node.args
+        items = [user for user in node.users if user.args[1] == 0]
+        if x not in convolutions or len(x.users) != 1 or len(items) != 1 or len(node.users) != 1:
+            continue
+        if not _float32(x, weight, bias, mean, var) or any(
+            one is not None and _tensor(one) is None for one in node.args[1:5]
+        ):
+            continue
+        scale, shift = _scale_and_shift(editor, node)
+        offset = x.args[2]
+        if offset is not None:
+            shift = editor.call(
+                node, aten.add.Tensor, shift, editor.call(node, aten.mul.Tensor, offset, scale)
+            )
+        result = editor.call(node, aten.convolution.default, *x.args)
+        result.meta |= {"scale": scale, "shift": shift}
+        items[0].replace_all_uses_with(result)
+        for dead in (items[0], node, x):
+            editor.graph.erase_node(dead)
 
 
 def fold_batch_norm(editor: Editor) -> None:
@@ -48,7 +77,7 @@ def fold_batch_norm(editor: Editor) -> None:
 
 
 def _fold_one(editor: Editor, node: Node) -> None:
-    x, weight, bias, mean, var, _, eps = node.args
+    x, weight, bias, mean, var, *_ = node.args
     items = [user for user in node.users if user.args[1] == 0]
     if not editor.is_constant(weight, bias, mean, var) or not _float32(x, weight, bias, mean, var):
         return
@@ -58,10 +87,7 @@ def _fold_one(editor: Editor, node: Node) -> None:
     def new(target: Any, *args: Any) -> Node:
         return editor.call(node, target, *args)
 
-    scale = new(aten.rsqrt.default, new(aten.add.Tensor, var, eps))
-    scale = scale if weight is None else new(aten.mul.Tensor, scale, weight)
-    shift = new(aten.neg.default, new(aten.mul.Tensor, mean, scale))
-    shift = shift if bias is None else new(aten.add.Tensor, shift, bias)
+    scale, shift = _scale_and_shift(editor, node)
     if _convolution_before(editor, x):
         assert isinstance(x, Node)
         before, filters, offset, *rest = x.args
@@ -78,6 +104,19 @@ def _fold_one(editor: Editor, node: Node) -> None:
         editor.graph.erase_node(dead)
     if isinstance(x, Node) and not x.users:
         editor.graph.erase_node(x)
+
+
+def _scale_and_shift(editor: Editor, node: Node) -> tuple[Node, Node]:
+    """What a batch norm in inference multiplies each channel by, and what it adds then."""
+    _, weight, bias, mean, var, _, eps = node.args
+
+    def new(target: Any, *args: Any) -> Node:
+        return editor.call(node, target, *args)
+
+    scale = new(aten.rsqrt.default, new(aten.add.Tensor, var, eps))
+    scale = scale if weight is None else new(aten.mul.Tensor, scale, weight)
+    shift = new(aten.neg.default, new(aten.mul.Tensor, mean, scale))
+    return scale, shift if bias is None else new(aten.add.Tensor, shift, bias)
 
 
 def _rank(node: Any) -> int:
@@ -122,22 +161,43 @@ def _new(editor: Editor, like: Node, target: Any, *args: Any, **kwargs: Any) -> 
 
 
 def _convolution(editor: Editor, node: Node) -> Node | None:
+    return _packed_convolution(editor, node) if editor.is_constant(*node.args[1:3]) else None
+
+
+def geometry_of(node: Node) -> Geometry | None:
+    """Of a convolution that one of our kernels takes."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     value, filters = _tensor(x), _tensor(weight)
     if value is None or filters is None or value.dim() != 4 or transposed or not isinstance(groups, int):
         return None
-    if not editor.is_constant(weight, bias) or not _float32(x, weight, bias):
+    if not _float32(x, weight, bias) or not all(isinstance(size, int) for size in filters.shape):
         return None
     pairs = [(int(a), int(b)) for a, b in map(_both, (stride, padding, dilation))]  # type: ignore[arg-type]
     window = (int(filters.shape[2]), int(filters.shape[3]))
-    g = Geometry(
-        int(value.shape[1]), int(filters.shape[0]), window, pairs[0], pairs[1], pairs[2], groups
-    )
-    if kernel_of(g) is None or 0 in filters.shape:
+    g = Geometry(int(value.shape[1]), int(filters.shape[0]), window, pairs[0], pairs[1], pairs[2], groups)
+    return None if kernel_of(g) is None or 0 in filters.shape else g
+
+
+def _packed_convolution(editor: Editor, node: Node) -> Node | None:
+    g = geometry_of(node)
+    if g is None:
         return None
+    x, weight, bias, *_ = node.args
     numbers = packed_ops.numbers_of(g)
     ready = editor.call(node, packed_ops.pack, weight, numbers)
-    return _new(editor, node, packed_ops.convolution, x, ready, bias, numbers)
+    scale = node.meta.get("scale")
+    if scale is None:
+        return _new(editor, node, packed_ops.convolution, x, ready, bias, numbers)
+    return _new(editor, node, packed_ops.convolution, x, ready, node.meta["shift"], numbers, scale=scale)
+
+
+def pack_convolutions(editor: Editor, convolutions: Collection[Node]) -> None:
+    """These convolutions, and those that `scale_after_convolutions` made of them, read weights that are packed in each call."""
+    for node in list(editor.graph.nodes):
+        if node in convolutions or "scale" in node.meta:
+            replacement = _packed_convolution(editor, node)
+            if replacement is not None:
+                _put(editor, node, replacement)
 
 
 def _both(value: Any) -> tuple[Any, Any]:
@@ -168,7 +228,7 @@ def _product(editor: Editor, node: Node, bias: Any, a: Any, b: Any) -> Node | No
     if x is None or matrix is None or not editor.is_constant(b, bias) or editor.is_constant(a):
         return None
     k, n = (int(size) for size in matrix.shape)
-    if not _float32(a, b, bias) or _hint(x.shape[0]) * k * n < SMALL_PRODUCT or k < 16 or n < 8:
+    if not _float32(a, b, bias) or hint(x.shape[0]) * k * n < SMALL_PRODUCT or k < 16 or n < 8:
         return None
     numbers = packed_ops.numbers_of(packed_ops.matrix_geometry(k, n))
     rows = editor.call(node, aten.t.default, b)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from inductor_backend.externs import packed_ops
+from inductor_backend.externs import packed, packed_ops
 from inductor_backend.index_expr import contiguous_strides
 from inductor_backend.loop_ir.nodes import Strided
 from inductor_backend.loop_ir.views import Ref
@@ -26,6 +26,7 @@ def convolution(
     post: str = "none",
     residual: Ref | None = None,
     final: str = "none",
+    scale: Ref | None = None,
 ) -> Ref:
     g = packed_ops.geometry(numbers)
     layout = x.strided()
@@ -34,10 +35,26 @@ def convolution(
     sizes = ctx.shape()
     added = None if residual is None else ctx.strided(residual, last_strides(sizes))
     offset = None if bias is None else ctx.strided(bias)
-    arguments = [operand, ctx.strided(weight), offset, list(numbers), planes]
+    factor = None if scale is None else ctx.strided(scale)
+    arguments = [operand, ctx.strided(weight), offset, list(numbers), planes, factor]
     return ctx.extern(
         ctx.node.target, arguments, strides=last_strides(sizes), post=post, residual=added, final=final
     )
+
+
+@lower(packed_ops.pack)
+def pack(ctx: Lowering, weight: Ref, numbers: Sequence[Any]) -> Ref:
+    """In each call: the weight is no constant."""
+    layout = weight.strided()
+    g = packed_ops.geometry(numbers)
+    if layout is None or not packed.packable(g, layout.sizes, layout.strides):
+        return _pack(ctx, ctx.strided(weight, contiguous_strides(weight.sizes)), numbers)
+    return _pack(ctx, Strided(weight.buffer.name, layout), numbers)
+
+
+def _pack(ctx: Lowering, weight: Strided, numbers: Sequence[Any]) -> Ref:
+    found: Ref = ctx.extern(ctx.node.target, [weight, list(numbers)], strides=(1,))
+    return found
 
 
 @lower(packed_ops.linear)

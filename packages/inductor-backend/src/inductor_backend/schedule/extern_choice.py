@@ -20,7 +20,7 @@ from inductor_backend.size_vars import SizeVars
 
 #: Products whose call may have symbolic sizes: no choice of form depends on them.
 SYMBOLIC = frozenset(
-    {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, packed_ops.convolution, packed_ops.linear}
+    {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, packed_ops.convolution, packed_ops.linear, packed_ops.pack}
 )
 
 

@@ -1,0 +1,46 @@
+"""Own convolutions where parameters are no constants: their weights are packed in each call.
+
+In: an ATen graph for inference. Out: the same graph, or a copy in which the convolutions that it pays for are ours: on
+channels-last data, with batch norm, activation and residual applied as they store. What always holds: results differ
+by rounding alone. Measurements: docs/notes/cpu_externs.md.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from inductor_backend.freezing.graph_edit import Editor, aten, copy_of
+from inductor_backend.freezing.rewrite import (
+    fuse_epilogues,
+    geometry_of,
+    hint,
+    pack_convolutions,
+    scale_after_convolutions,
+)
+from tracer_core.plugin_api import CompileSpec, Phase
+
+#: Output pixels (of all images) from which packing the weight is worth its time; of windows of one tap it is cheaper.
+PIXELS, PIXELS_OF_ONE_TAP = 256, 128
+
+
+def with_own_convolutions(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+    """The graph to lower."""
+    if spec.phase is not Phase.INFERENCE or not any(_pays(node) for node in gm.graph.nodes):
+        return gm
+    editor = Editor(copy_of(gm), ())
+    chosen = [node for node in editor.graph.nodes if _pays(node)]
+    scale_after_convolutions(editor, set(chosen))
+    pack_convolutions(editor, set(chosen))
+    fuse_epilogues(editor)
+    return editor.gm
+
+
+def _pays(node: torch.fx.Node) -> bool:
+    if node.target is not aten.convolution.default:
+        return False
+    g = geometry_of(node)
+    if g is None:
+        return False
+    value = node.meta["val"]
+    pixels = hint(value.shape[0]) * hint(value.shape[2]) * hint(value.shape[3])
+    return g.groups > 1 or pixels > (PIXELS_OF_ONE_TAP if g.taps == 1 else PIXELS)
