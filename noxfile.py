@@ -46,6 +46,8 @@ ONNX = ("onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.31.1")
 #: What the benchmark beside every peer needs: the other engine, and plots.
 ENGINES = ("openvino==2026.4.0", "matplotlib>=3.9,<4")
 
+TVM = ("apache-tvm==0.27.0",)
+
 #: expecttest: torch.testing._internal, whose database of operators the sweep runs, imports it.
 TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0", "expecttest==0.3.0")
 
@@ -67,7 +69,7 @@ def install_torch(session: nox.Session) -> None:
 
 def install_packages(session: nox.Session) -> None:
     """Our five packages, editable, with the dependencies installed before."""
-    session.install(*BUILD, *CORE, *ONNX)
+    session.install(*BUILD, *CORE, *ONNX, *TVM)
     editable = [argument for name in PACKAGES for argument in ("-e", f"packages/{name}")]
     session.install("--no-deps", "--no-build-isolation", *editable)
 

@@ -19,7 +19,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("logs", "cache_location"),
     ("stages",),
     ("plugin_api",),
-    ("captured", "hookspecs", "eager_backend", "compiled_module", "contiguous"),
+    ("captured", "hookspecs", "eager_backend", "compiled_module", "contiguous", "promotion"),
     ("one_node",),
     ("bridges", "markers"),
     ("backends",),

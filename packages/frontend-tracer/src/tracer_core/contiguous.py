@@ -4,7 +4,8 @@ In: a functional ATen graph with trailing ``copy_`` nodes, as `lower` makes it. 
 output node lists one value a result, and a `ResultForm` for each, which turns what the engine wrote into
 what the spec promises. What always holds: an output that is an input, or is returned twice, is a copy; a dense
 result with other strides is transposed in the graph, so that the engine's buffer lies as eager's would; a dimension of
-stride 0 is cut to size 1 and expanded afterwards. The strides of a finished result are those that the spec promises.
+stride 0 is cut to size 1 and expanded afterwards; a result with gaps between its elements is copied into one with
+such strides. The strides of a finished result are those that the spec promises.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ aten = torch.ops.aten
 class Result:
     """One value of the graph's output. name: of its node. order: the permutation that was applied to it (None: none).
     zero_strides: the dimensions that were cut to size 1. shape: of the result, symbolic sizes as SymInts.
-    target: the index of the input that it is written to, or None for a graph output."""
+    stride: that it must have, where the buffer's cannot be viewed so (None: it can). target: the index of the input
+    that it is written to, or None for a graph output."""
 
     name: str
     dtype: torch.dtype
     order: tuple[int, ...] | None
     zero_strides: tuple[int, ...]
     shape: tuple[Any, ...]
+    stride: tuple[Any, ...] | None
     target: int | None
 
 
@@ -77,7 +80,8 @@ def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
         if shaped.op == "placeholder" or shaped in nodes:
             shaped = _call(copy, aten.clone.default, (shaped,))
         value = node.meta["val"]
-        results.append(Result(shaped.name, value.dtype, order, zeros, tuple(value.shape), target))
+        stride = tuple(value.stride()) if _has_gaps(value) and target is None else None
+        results.append(Result(shaped.name, value.dtype, order, zeros, tuple(value.shape), stride, target))
         nodes.append(shaped)
     copy.output(tuple(nodes))
     used = [(index, node) for index, node in enumerate(placeholders) if node.users]
@@ -91,6 +95,18 @@ def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
 def hint(value: Any) -> int:
     """A size as it was in the captured call."""
     return int(value.node.hint) if isinstance(value, torch.SymInt) else int(value)
+
+
+def _has_gaps(value: Any) -> bool:
+    """Whether memory between its elements is not its own (dimensions of stride 0 aside)."""
+    sizes, strides = [hint(size) for size in value.shape], [hint(step) for step in value.stride()]
+    expected = 1
+    for step, size in sorted(zip(strides, sizes, strict=True)):
+        if size > 1 and step:
+            if step != expected:
+                return 0 not in sizes
+            expected *= size
+    return False
 
 
 def _nodes(returned: Any) -> Sequence[torch.fx.Node]:
@@ -139,6 +155,7 @@ class ResultForm:
         self.name, self.target, self.dtype = result.name, result.target, result.dtype
         self._zeros = result.zero_strides
         self._shape = [_size(size, reads) for size in result.shape]
+        self._stride = None if result.stride is None else [_size(step, reads) for step in result.stride]
         dims = [_one if dim in result.zero_strides else size for dim, size in enumerate(self._shape)]
         order = result.order
         self._dims = dims if order is None else [dims[dim] for dim in order]
@@ -149,11 +166,15 @@ class ResultForm:
         return torch.empty([size(inputs) for size in self._dims], dtype=self.dtype, device=device)
 
     def finish(self, buffer: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
-        """The result as a view of its buffer."""
+        """The result: a view of its buffer where it can be one."""
         if self._inverse is not None:
             buffer = buffer.permute(self._inverse)
         if self._zeros:
             buffer = buffer.expand([size(inputs) for size in self._shape])
+        if self._stride is not None:
+            stride = [step(inputs) for step in self._stride]
+            spaced = torch.empty_strided(buffer.shape, stride, dtype=buffer.dtype, device=buffer.device)
+            return spaced.copy_(buffer)
         return buffer
 
 

@@ -2,8 +2,8 @@
 
 In: nothing but torch and the standard library, so that importing it costs what importing torch
 costs. Out: the types a backend fills in (`Backend`) and is handed (`CompileSpec`), the hook marker
-(`hookimpl`), services (`lower`, `compile_graph`, `get_backend`; for backends over an engine `contiguous_graph` and
-`node_probe`), and the core's errors, environment, stages, loggers and cache folders, re-exported so that a
+(`hookimpl`), services (`lower`, `compile_graph`, `get_backend`; for backends over an engine `contiguous_graph`,
+`promote` and `node_probe`), and the core's errors, environment, stages, loggers and cache folders, re-exported so that a
 backend needs no other import.
 
 A backend's engine (triton, onnxruntime, tvm, ...) is never imported to *list* it: `compile`,
@@ -71,6 +71,7 @@ __all__ = [
     "logger",
     "lower",
     "node_probe",
+    "promote",
     "resolve",
     "stage",
     "wants_text",
@@ -341,6 +342,14 @@ def contiguous_graph(graph: torch.fx.GraphModule) -> Any:
     from tracer_core.contiguous import contiguous_graph as implementation  # heavy: torch
 
     return implementation(graph)
+
+
+def promote(graph: torch.fx.Graph) -> None:
+    """For engines whose operators want arguments of one dtype: adds the casts that ATen's type promotion makes, in
+    place. See `tracer_core.promotion`."""
+    from tracer_core.promotion import promote as implementation  # heavy: torch
+
+    implementation(graph)
 
 
 def node_probe(build: Callable[[Any], Callable[[list[Any]], Sequence[Any]]], engine: str) -> Any:

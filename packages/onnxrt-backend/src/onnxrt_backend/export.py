@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from onnxrt_backend import torch_private
-from onnxrt_backend.promotion import promote
-from tracer_core.plugin_api import contiguous_graph
+from tracer_core.plugin_api import contiguous_graph, promote
 
 
 @dataclass(frozen=True, slots=True)

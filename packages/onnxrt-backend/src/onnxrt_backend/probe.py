@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from onnxrt_backend import torch_private
-from onnxrt_backend.promotion import promote
+from tracer_core.plugin_api import promote
 
 
 def build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]]:

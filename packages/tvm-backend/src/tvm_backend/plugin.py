@@ -1,30 +1,51 @@
-"""Registers the backend ``tvm``, which is not built yet.
+"""Registers the backend ``tvm``: ATen graphs, translated to Relax, run by Apache TVM's virtual machine.
 
-In: the hook call. Out: a `Backend` whose `available` and `compile` say what is missing. What always
-holds: it never pretends to run a graph, and never imports TVM.
+In: the hook call; then a lowered ATen graph and its spec. Out: a runner. What always holds: listing the backend does
+not import TVM; parameters are inputs of the module, so writing to them is seen by the next call.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from tracer_core.plugin_api import Backend, BackendError, hookimpl
+from tracer_core.plugin_api import Backend, CompileSpec, Runner, contiguous_graph, hookimpl, promote, stage
+
+if TYPE_CHECKING:
+    import torch
 
 NAME = "tvm"
-NOT_BUILT = "not built yet in tvm-backend 0.1.0"
 
 
-def available() -> str:
-    """Why the backend cannot run: always that it is not built, and that TVM is not installed if so."""
-    if importlib.util.find_spec("tvm") is not None:
-        return NOT_BUILT
-    return f"{NOT_BUILT}; and the package apache-tvm is not installed here"
+def available() -> str | None:
+    """Why the backend cannot run here, or None. Looks for the package without importing it."""
+    if importlib.util.find_spec("tvm") is None:
+        return "not installed: apache-tvm (pip install apache-tvm)"
+    return None
 
 
-def compile_graph(graph: Any, spec: Any) -> NoReturn:
-    """Raises BackendError: the backend is not built yet."""
-    raise BackendError(NAME, "compile", available())
+def check(options: Any, mode: str) -> None:
+    """Raises BackendError for a target that is none."""
+    if options.target is not None:
+        from tvm_backend.build import target_of  # heavy: tvm
+
+        target_of(options.target, "cpu")
+
+
+def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+    """A runner for a lowered graph. Raises BackendError, or what TVM's importer or compiler raises."""
+    from tvm_backend.build import build, target_of  # heavy: tvm
+    from tvm_backend.machine import Machine  # heavy: torch
+    from tvm_backend.translate import relax_module  # heavy: tvm
+
+    with stage("tvm import", graph=spec.name):
+        made = contiguous_graph(graph)
+        promote(made.graph)
+        module = relax_module(made.graph)
+    with stage("tvm build", graph=spec.name):
+        target = target_of(spec.options.target, spec.device.type)
+        executable = build(module, target, spec.options, spec.name)
+    return Machine(executable, made, spec)
 
 
 @hookimpl
@@ -34,8 +55,15 @@ def tracer_backends() -> list[Backend]:
         Backend(
             name=NAME,
             compile=compile_graph,
-            description="ATen to Relax to Apache TVM's virtual machine (not built yet)",
+            description="ATen to Relax, run by Apache TVM",
+            ir="core_aten",
+            shapes="symbolic",
             devices=frozenset({"cpu", "cuda"}),
+            modes={"default": "TVM's rules and recorded schedules; tuning by the option trials"},
+            supports="tvm_backend.support:supports",
+            options="tvm_backend.options:Options",
+            reset="tvm_backend.support:reset",
             available=available,
+            check=check,
         )
     ]

@@ -138,17 +138,21 @@ CASES: tuple[Case, ...] = (
 
 
 def conformance(
-    backend: Backend | str, *, cases: Sequence[Case] = CASES, options: Any = None
+    backend: Backend | str,
+    *,
+    cases: Sequence[Case] = CASES,
+    dtypes: Sequence[torch.dtype] = ANY,
+    options: Any = None,
 ) -> tuple[Row, ...]:
-    """Runs every case; see the module's docstring. Raises what `compile()` raises if the backend cannot
-    run at all."""
+    """Runs every case in those of its dtypes that are in `dtypes`; see the module's docstring. Raises what `compile()`
+    raises if the backend cannot run at all."""
     config = build_config(backend=backend, options=options)
-    return tuple(_rows(cases, config))
+    return tuple(_rows(cases, dtypes, config))
 
 
-def _rows(cases: Sequence[Case], config: Any) -> Iterator[Row]:
+def _rows(cases: Sequence[Case], dtypes: Sequence[torch.dtype], config: Any) -> Iterator[Row]:
     for case in cases:
-        for dtype in case.dtypes:
+        for dtype in (dtype for dtype in case.dtypes if dtype in dtypes):
             for shape in case.shapes:
                 status, detail = _run(case, dtype, shape, config)
                 yield Row(case.name, dtype, shape, status, detail)

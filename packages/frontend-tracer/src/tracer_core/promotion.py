@@ -1,4 +1,4 @@
-"""Type promotion made explicit: ONNX operators want arguments of one dtype, ATen's promote.
+"""Type promotion made explicit: operators of engines want arguments of one dtype, ATen's promote.
 
 In: an fx graph of ATen operators with values. Out: the same graph with ``aten._to_copy`` nodes before
 pointwise operators whose arguments have another dtype than the operator computes in. What always holds: the

@@ -1,0 +1,47 @@
+"""From a Relax module to an executable: fused, scheduled, compiled for a target.
+
+In: a Relax module and the user's options. Out: an executable of TVM's virtual machine. What always holds: schedules
+come from the record database where it has one, then from TVM's own rules; nothing is tuned unless the options say so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tracer_core.plugin_api import BackendError
+from tvm_backend import tuning
+from tvm_backend.options import Options
+
+NAME = "tvm"
+
+
+def target_of(text: str | None, device: str) -> Any:
+    """The TVM target of a device type, or the one that the user names. Raises BackendError for one that is none."""
+    import tvm
+
+    if text is None:
+        if device == "cpu":
+            found = tvm.target.Target.from_device("cpu").export()
+            # searches want to know for how many threads; the program's own, so that records fit what will run
+            return tvm.target.Target({**found, "num-cores": torch.get_num_threads()})
+        return tvm.target.Target.from_device(tvm.device(device, 0))
+    try:
+        return tvm.target.Target(text)
+    except Exception as error:  # TVM's errors have no common base but Exception
+        raise BackendError(NAME, "target", f"{text!r} is no TVM target: {str(error).splitlines()[0]}") from error
+
+
+def build(module: Any, target: Any, options: Options, name: str) -> Any:
+    """An executable. Raises BackendError, or what TVM's compiler raises."""
+    import tvm
+    from tvm import relax
+
+    passes = relax.transform
+    fuse = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(), passes.LegalizeOps(),
+            passes.AnnotateTIROpPattern(), passes.FoldConstant(), passes.FuseOps(), passes.FuseTIR()]  # fmt: skip
+    with target, tvm.transform.PassContext(opt_level=3):
+        module = tvm.transform.Sequential(fuse)(module)
+        module = tuning.scheduled(module, target, options, name)
+        return tvm.compile(module, target=target)

@@ -1,0 +1,77 @@
+"""Calls an executable on torch's own memory: no tensor is copied on the way in or out.
+
+In: an executable, the graph it was made from and the spec. Out: a runner. Tensors go in and come back by DLPack, whose
+owners keep the memory alive; a non-contiguous input is made contiguous first.
+
+What always holds: a virtual machine belongs to one running call, so threads and recursion do not share one; a result
+that shares memory with an input or another result is copied, because the graph promises results of their own; TVM's
+thread pool is as large as torch's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tracer_core.plugin_api import CompileSpec
+
+
+class Machine:
+    """The runner (mutable: it keeps idle virtual machines)."""
+
+    def __init__(self, executable: Any, graph: Any, spec: CompileSpec) -> None:
+        import tvm
+
+        self._executable, self._graph = executable, graph
+        self._device = tvm.device(spec.device.type, spec.device.index or 0)
+        self._inputs = [index for index, _, _ in graph.inputs]
+        self._forms = graph.forms(spec)
+        self._idle: deque[Any] = deque()
+        self._threads = 0
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        if self._threads != torch.get_num_threads():
+            self._use_threads()
+        try:
+            main = self._idle.pop()
+        except IndexError:
+            main = self._make()
+        results = [_own(value) for value in main(*(_argument(inputs[index]) for index in self._inputs))]
+        self._idle.append(main)
+        outputs: Sequence[Any] = self._graph.finish(self._forms, self._apart(results, inputs), inputs)
+        return outputs
+
+    def _apart(self, results: list[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:
+        taken = {value.data_ptr() for value in inputs if isinstance(value, torch.Tensor)}
+        for number, result in enumerate(results):
+            if result.data_ptr() in taken:
+                results[number] = result.clone()
+            taken.add(result.data_ptr())
+        return results
+
+    def _make(self) -> Any:
+        from tvm import relax
+
+        return relax.VirtualMachine(self._executable, self._device)["main"]
+
+    def _use_threads(self) -> None:
+        import tvm
+
+        self._threads = torch.get_num_threads()
+        tvm.get_global_func("runtime.config_threadpool")(0, self._threads)
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach() if value.is_contiguous() else value.detach().contiguous()
+    import tvm_ffi
+
+    return tvm_ffi.Shape((int(value),))
+
+
+def _own(value: Any) -> torch.Tensor:
+    """TVM gives torch tensors back where it was called with one, its own otherwise."""
+    return value if isinstance(value, torch.Tensor) else torch.from_dlpack(value)

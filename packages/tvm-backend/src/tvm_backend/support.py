@@ -1,0 +1,62 @@
+"""Which operators TVM can run here: asked of TVM itself.
+
+In: a node of an ATen graph. Out: None, or the reason against it. An operator must have a converter, must not draw
+random numbers (TVM has its own stream), its tensors must have dtypes that TVM has, and a module of this one node
+must compile and compute what PyTorch computes (`plugin_api.node_probe`). The answer is kept for nodes that look alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tracer_core.plugin_api import node_probe, promote
+from tvm_backend import tvm_private
+from tvm_backend.converters import CONVERTERS
+from tvm_backend.dtypes import DTYPES
+from tvm_backend.translate import relax_module
+
+
+def supports(node: torch.fx.Node) -> str | None:
+    """None if TVM can run `node`, else why not."""
+    target: Any = node.target
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return "draws from its own stream of random numbers"
+    for tensor in _probe.operands(node):
+        if tensor.dtype not in DTYPES:
+            return f"TVM has no {str(tensor.dtype).removeprefix('torch.')} here"
+        if any(isinstance(size, int) and size == 0 for size in tensor.shape):
+            return "TVM's operators are not made for tensors without elements"
+    if target.__name__ not in CONVERTERS and target.__name__ not in tvm_private.converted():
+        return "TVM's importer has no converter for it"
+    answer: str | None = _probe(node)
+    return answer
+
+
+def _build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]]:
+    import tvm
+    from tvm import relax
+
+    promote(graph)
+    module = relax_module(graph)
+    executable = tvm.compile(module, target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
+    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
+
+    def run(inputs: list[Any]) -> list[torch.Tensor]:
+        import tvm_ffi
+
+        given = [value if isinstance(value, torch.Tensor) else tvm_ffi.Shape((int(value),)) for value in inputs]
+        results = main(*given)
+        return [value if isinstance(value, torch.Tensor) else torch.from_dlpack(value) for value in results]
+
+    return run
+
+
+_probe = node_probe(_build, "TVM")
+
+
+def reset() -> None:
+    """Forgets every answer."""
+    _probe.reset()

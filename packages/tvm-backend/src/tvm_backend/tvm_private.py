@@ -1,0 +1,58 @@
+"""The one door to names that TVM does not promise to keep.
+
+Out: `translate`, an fx graph of ATen operators as a Relax module, and which operators TVM's importer has converters
+for. It is TVM's own importer for exported programs, entered below the ExportedProgram: the graph is exported already.
+
+Tried on apache-tvm 0.27.0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+#: ``(importer, arguments) -> Relax expression``: our converters, for operators that TVM lacks or gets wrong.
+Converter = Callable[[Any, torch.fx.Node], Any]
+
+
+@functools.cache
+def _importer_class() -> Any:
+    from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+    return ExportedProgramImporter
+
+
+@functools.cache
+def converted() -> frozenset[str]:
+    """Names of the operators that TVM's importer converts, as ``relu.default``."""
+    return frozenset(_importer_class()().convert_map)
+
+
+def translate(
+    graph: torch.fx.Graph,
+    parameters: Sequence[tuple[str, Any]],
+    values: Mapping[str, Any],
+    own: Mapping[str, Converter],
+) -> Any:
+    """The Relax module of a graph; its function ``main`` returns a tuple of the graph's outputs.
+
+    parameters: the function's parameters, (name, Relax type). values: what placeholders without a parameter of their
+    name stand for (sizes: TIR variables). Raises what the importer raises.
+    """
+    from tvm import relax
+
+    importer = _importer_class()()
+    for name, converter in own.items():
+        importer.convert_map[name] = functools.partial(converter, importer)
+    importer.block_builder = builder = relax.BlockBuilder()
+    variables = {name: relax.Var(name, kind) for name, kind in parameters}
+    nodes = list(graph.nodes)
+    with builder.function(name="main", params=list(variables.values())):
+        with builder.dataflow():
+            results = importer._translate_fx_graph(None, nodes, {**variables, **values})
+            result = builder.emit_output(relax.Tuple(list(results)))
+        builder.emit_func_output(result)
+    return builder.get()

@@ -1,0 +1,17 @@
+"""A program compiled for an engine's backend without the tracer."""
+
+from __future__ import annotations
+
+import torch
+
+from tracer_core.dispatch import compile_graph
+from tracer_core.testing import torch_graph
+from tracer_core.validation import build_config
+
+
+def compiled(backend, fn, *inputs, dynamic=False, **options):
+    """(runner, what it takes after the inputs: parameters and constants)."""
+    with torch.no_grad():
+        captured = torch_graph(fn, inputs, dynamic=dynamic)
+        runner = compile_graph(captured, build_config(backend=backend, options=options or None))
+    return runner, list(captured.real_inputs[len(inputs) :])
