@@ -11,8 +11,8 @@ computed again hangs on the source. By default only views and pointwise operator
 below 1 lets costlier operators be computed again too, cheapest by byte first, until the saved bytes fit.
 
 What always holds: random operators and nodes of the backward itself are never computed twice; values that
-share memory are saved once, and their views are made again; an input that the forward writes to is saved as it
-was before.
+share memory are saved once, and their views are made again; dropout's masks are saved as bools; an input that the
+forward writes to is saved as it was before.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from tracer_core.aten.cleanup import remove_dead_nodes
+from tracer_core.aten.compact import as_bits, is_bits, packed, unpacked
 from tracer_core.aten.joint import Joint
 from tracer_core.aten.owners import Owners, clone
 from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
@@ -178,7 +179,7 @@ class Partitioner:
         return sorted(saved, key=self.order.__getitem__)
 
     def _size(self, saved: Iterable[Node]) -> int:
-        return sum(bytes_of(node.meta["val"]) for node in saved if node.op != "placeholder")
+        return sum(_stored_bytes(node) for node in saved if node.op != "placeholder")
 
     def _recomputable(self, needed: Sequence[Node]) -> list[Node]:
         """Operators that a budget may have computed again: cheap ones by byte first."""
@@ -235,7 +236,7 @@ class Partitioner:
             else:
                 # Among equal cuts the one nearest to the backward, which computes least again.
                 bias = 1 + count - self.order[node]
-                size = bytes_of(value) if node.op != "placeholder" or node in self.mutated else 0
+                size = _stored_bytes(node) if node.op != "placeholder" or node in self.mutated else 0
                 graph.add_edge((node, "in"), (node, "out"), capacity=size * 4 * count + bias)
             if not again(node):
                 graph.add_edge("source", (node, "in"))
@@ -279,6 +280,8 @@ class Partitioner:
                 value = clone(forward, value)
             elif same:  # an output is a view of it: it gets memory of its own
                 returned[same[0]] = clone(forward, returned[same[0]])
+            elif is_bits(node):
+                value = packed(forward, value)
             kept_outputs.append((len(returned), node, False))
             returned.append(value)
         for node in writes:
@@ -298,6 +301,7 @@ class Partitioner:
         graph = torch.fx.Graph()
         made: dict[Node, Node] = {}
         reshaped: list[tuple[Node, Node]] = []
+        bits: list[tuple[Node, Node]] = []
 
         def placeholder(node: Node, name: str, value: Any) -> Node:
             new = graph.placeholder(name)
@@ -310,7 +314,11 @@ class Partitioner:
         for index, node, other_view in kept_outputs:
             output = joint.outputs[index] if other_view else node
             name = f"saved_{node.name}"
-            made[node] = placeholder(node, name, output.meta["val"])
+            as_bools = index >= len(joint.outputs) and is_bits(node)
+            value = output.meta["val"]
+            made[node] = placeholder(node, name, as_bits(value) if as_bools else value)
+            if as_bools:
+                bits.append((node, made[node]))
             if other_view:
                 reshaped.append((node, made[node]))
         used = {symbol for node in joint.graph.nodes for symbol in free_symbols(node.meta.get("val"))}
@@ -331,6 +339,8 @@ class Partitioner:
             sizes_of = [numbers.node(s) if isinstance(s, SYM_TYPES) else s for s in node.meta["val"].shape]
             made[node] = graph.call_function(aten.view.default, (source, sizes_of))
             made[node].meta.update(node.meta)
+        for node, source in bits:
+            made[node] = unpacked(graph, source, node)
         emit = self._emitter(graph, made, numbers)
         for node in own:
             emit(node)
@@ -346,7 +356,7 @@ class Partitioner:
             tuple(i for i, node in enumerate(joint.tangents) if node is not None),
             len(joint.outputs),
             gradients,
-            sum(bytes_of(node.meta["val"]) for _, node, _ in kept_outputs),
+            sum(_stored_bytes(node) for _, node, _ in kept_outputs),
         )
 
     def _emitter(
@@ -410,6 +420,12 @@ def _result_bytes(node: Node) -> int:
     value = node.meta["val"]
     values = value if isinstance(value, (tuple, list)) else [value]
     return sum(bytes_of(one) for one in values if isinstance(one, torch.Tensor))
+
+
+def _stored_bytes(node: Node) -> int:
+    """The memory that a saved value takes."""
+    size = bytes_of(node.meta["val"])
+    return size // node.meta["val"].element_size() if is_bits(node) else size
 
 
 def _reshaped(output: Node, owner: Node) -> bool:
