@@ -68,12 +68,12 @@ def plain_checkpoint() -> Any:
     return getattr(checkpoint, "__wrapped__", checkpoint)
 
 
-def fake_like(value: Any, dtype: torch.dtype | None = None) -> Any:
-    """A new fake with the sizes, strides, dtype (or another) and device of one; no recording mode sees it."""
+def fake_like(value: Any, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Any:
+    """A new fake with the sizes, strides, dtype and device (or others) of one; no recording mode sees it."""
     mode = value.fake_mode
     with no_python_dispatch(), torch.no_grad():
         meta = torch.empty_strided(value.shape, value.stride(), dtype=dtype or value.dtype, device="meta")
-    return _fake_class()(mode, meta, value.device)
+    return _fake_class()(mode, meta, device or value.device)
 
 
 def fake_mode_of(value: Any) -> Any:

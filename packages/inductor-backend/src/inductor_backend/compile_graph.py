@@ -28,6 +28,7 @@ from inductor_backend.loop_ir import printer, verify
 from inductor_backend.loop_ir.nodes import BufferKind, Program
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import InductorOptions, fusion_fuel
+from inductor_backend.recorded import recorded
 from inductor_backend.schedule.absorb import absorb
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.extern_choice import choose_externs
@@ -359,7 +360,7 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     c.gm = _with_own_convolutions(gm, spec)
     runner = run_stages(c).runner
     assert runner is not None
-    return runner
+    return recorded(runner, gm, spec) if c.target.device.type == "cuda" else runner
 
 
 def _with_own_convolutions(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:

@@ -21,7 +21,12 @@ BACKEND = Backend(
     numbers="inputs",
     params="constants",
     devices=frozenset({"cpu", "cuda"}),
-    modes=MappingProxyType({"default": "fused kernels, operators as PyTorch has them"}),
+    modes=MappingProxyType(
+        {
+            "default": "fused kernels, operators as PyTorch has them",
+            "reduce-overhead": "on CUDA devices, graphs are recorded and replayed (cudagraphs-backend); else the same",
+        }
+    ),
     options="inductor_backend.options:InductorOptions",
     supports="inductor_backend.supports:supports",
     check="inductor_backend.toolchain_check:check",

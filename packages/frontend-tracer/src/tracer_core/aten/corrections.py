@@ -1,4 +1,4 @@
-"""Where fakes say something else than the CPU's kernels about what an operator saves for its backward.
+"""Where fakes say something else than the kernels about what an operator saves for its backward.
 
 In: an operator's fake arguments and its fake result. Out: the result as the kernel gives it. What always holds:
 only results that backward operators alone read are touched; `tests/aten/test_training.py` compares with the kernels.
@@ -6,12 +6,14 @@ only results that backward operators alone read are touched; `tests/aten/test_tr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aten.attention_seeds import SEEDS, drops_out
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.sizes import free_symbols
 
@@ -55,12 +57,49 @@ def _in_float32(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     )
 
 
+def _seeds(target: Any) -> Callable[[Any, tuple[Any, ...], Any], Any]:
+    """An attention's seed and offset lie on the CPU or the GPU, as the kernel that torch was built with has it: a call
+    on a few zeros tells. Without dropout they do not matter (`attention_seeds`)."""
+    places = SEEDS[target][1]
+
+    def correct(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+        query = args[0]
+        if query.device.type != "cuda" or not drops_out(target, args):
+            return result
+        found = _seed_devices(result[0].dtype, query.device, places)
+        kept = list(result)
+        for place, device in zip(places, found, strict=True):
+            if isinstance(kept[place], torch.Tensor) and kept[place].device != device:
+                kept[place] = torch_private.fake_like(kept[place], device=device)
+        return tuple(kept)
+
+    return correct
+
+
+@functools.cache
+def _seed_devices(dtype: torch.dtype, device: torch.device, places: tuple[int, ...]) -> list[torch.device]:
+    """The devices of an attention's results at `places` on real tensors."""
+    with torch_private.outside_modes(), torch.no_grad():
+        row = torch.zeros(1, 1, 16, 64, dtype=dtype, device=device)
+        if places == (2, 3):
+            results = aten._scaled_dot_product_efficient_attention.default(row, row, row, None, True)
+        else:
+            results = aten._scaled_dot_product_flash_attention.default(row, row, row)
+        return [results[place].device for place in places]
+
+
 CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
     aten.native_layer_norm.default: _statistics,
     aten.native_group_norm.default: _statistics,
     aten.native_batch_norm.default: _statistics,
     aten._native_batch_norm_legit_functional.default: _statistics,
     aten._native_batch_norm_legit_no_training.default: _statistics,
+    aten._scaled_dot_product_flash_attention.default: _seeds(
+        aten._scaled_dot_product_flash_attention.default
+    ),
+    aten._scaled_dot_product_efficient_attention.default: _seeds(
+        aten._scaled_dot_product_efficient_attention.default
+    ),
     aten.mkldnn_rnn_layer.default: _workspace,
     aten.mkldnn_rnn_layer_backward.default: _in_float32,
 }

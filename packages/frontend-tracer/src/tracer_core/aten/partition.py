@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.aten.attention_seeds import without_seeds
 from tracer_core.aten.cleanup import remove_dead_nodes
 from tracer_core.aten.compact import as_bits, is_bits, packed, unpacked
 from tracer_core.aten.joint import Joint
@@ -90,6 +91,7 @@ class Partitioner:
         choose: Callable[[torch.fx.GraphModule], Iterable[str]] | None = None,
     ) -> None:
         self.joint, self.budget, self.choose = joint, budget, choose
+        without_seeds(joint.graph)
         self.forward = set(joint.forward)
         self.placeholders = [node for node in joint.forward if node.op == "placeholder"]
         self.mutated = {self.placeholders[index] for index in joint.mutations}

@@ -137,7 +137,7 @@ _NAMES: dict[str, str] = {
         aminmax.default argmax.default argmin.default max.dim min.dim var_mean.correction std_mean.correction
         logsumexp.default roll.default flip.default rot90.default repeat.default tril_indices.default
         triu_indices.default diag_embed.default diagonal_copy.default unfold_copy.default as_strided_copy.default
-        _to_copy.default clone.default vander.default block_diag.default cartesian_prod.default combinations.default
+        zeros.default _to_copy.default clone.default vander.default block_diag.default cartesian_prod.default combinations.default
         _masked_softmax_backward.default
     """,
     "quantisation and weight norm": """

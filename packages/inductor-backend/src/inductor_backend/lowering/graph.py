@@ -15,11 +15,21 @@ import torch
 
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
 from inductor_backend.codegen.cpp.expressions import MEMORY_TYPES, size_expression
+from inductor_backend.codegen.triton.expressions import KNOWN_OPS
 from inductor_backend.errors import unsupported
 from inductor_backend.externs.fallbacks import FALLBACKS
 from inductor_backend.index_expr import Expr, variables
-from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Store, Strided
-from inductor_backend.loop_ir.values import Number, cast
+from inductor_backend.loop_ir.nodes import (
+    Buffer,
+    BufferKind,
+    ExternNode,
+    Layout,
+    LoopNode,
+    Program,
+    Store,
+    Strided,
+)
+from inductor_backend.loop_ir.values import Number, cast, topological
 from inductor_backend.loop_ir.views import Ref, broadcast
 from inductor_backend.lowering.cat_chains import find_chains
 from inductor_backend.lowering.fallback import call_fallback
@@ -146,13 +156,13 @@ class GraphLowering:
         if self.crosses(node):
             self.env[node] = call_fallback(self.ctx, node.target, args, kwargs)
             return
-        if self.program.elsewhere and node.target is not operator.getitem:
-            args = [self.brought(argument) for argument in args]
         lowering = LOWERINGS.get(node.target)
         if node in self.in_place:
             self.env[node] = write_in_place(self.ctx, self.env[self.in_place[node]], args[0], args, kwargs)
         elif lowering is not None and not (node.target in FALLBACKS and self.beyond_loops(node, lowering)):
-            self.env[node] = lowering(self.ctx, *args, **kwargs)
+            if self.program.elsewhere and node.target is not operator.getitem:
+                args = [self.brought(argument) for argument in args]
+            self.env[node] = self.lowered(node, lowering, args, kwargs)
         elif node.target in FALLBACKS:
             self.env[node] = call_fallback(self.ctx, node.target, args, kwargs)
         else:
@@ -162,6 +172,27 @@ class GraphLowering:
                 "(inductor_backend.externs.fallbacks.FALLBACKS)",
                 node,
             )
+
+    def lowered(
+        self, node: torch.fx.Node, lowering: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """What the lowering gives; ATen's operator where Triton has no form of an op that the lowering used."""
+        nodes, copies = len(self.program.nodes), len(self.ctx.copies)
+        result = lowering(self.ctx, *args, **kwargs)
+        if not self.target.triton:
+            return result
+        made = [one for one in self.program.nodes[nodes:] if isinstance(one, LoopNode)]
+        unknown = {
+            value.name for value in topological(root for one in made for s in one.stores for root in s.roots)
+        } - KNOWN_OPS
+        if not unknown:
+            return result
+        if node.target not in FALLBACKS:
+            raise unsupported("lower", f"Triton has no form of {', '.join(sorted(unknown))}", node)
+        del self.program.nodes[nodes:]
+        for key in list(self.ctx.copies)[copies:]:
+            del self.ctx.copies[key]
+        return call_fallback(self.ctx, node.target, args, kwargs)
 
     def beyond_loops(self, node: torch.fx.Node, lowering: Any) -> bool:
         """Whether it reads or makes a tensor of a dtype that loops do not hold, or needs loops in order on a GPU."""

@@ -138,7 +138,13 @@ def _var_like(ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with
         return make("sqrt", value) if root else value
 
     result = ctx.pointwise(body, shape, first.dtype)
-    return (result, average.reshape(shape)) if with_mean else result
+    if not with_mean:
+        return result
+    mean_dtype = ctx.meta(1).dtype
+    flat = average.reshape(shape)
+    if flat.dtype != mean_dtype:
+        flat = ctx.pointwise(average.reshape(shape).at, shape, mean_dtype, label="to")
+    return result, flat
 
 
 @lower(aten.var.correction)

@@ -63,7 +63,7 @@ class Lowering:
         self.program, self.sizes = program, sizes
         self.node: torch.fx.Node = None  # type: ignore[assignment]  # set before every lowering
         self._count = 0
-        self._copies: dict[Any, Ref] = {}
+        self.copies: dict[Any, Ref] = {}
         self.chains: dict[torch.fx.Node, Chain] = {}
         self.versions: dict[torch.fx.Node, Buffer] = {}
         self.scattered: dict[torch.fx.Node, Any] = {}
@@ -243,9 +243,9 @@ class Lowering:
             tuple(strides) if strides is not None else None,
             exactly,
         )
-        if key not in self._copies:
-            self._copies[key] = self.pointwise(ref.at, ref.sizes, ref.dtype, strides, label, exactly)
-        return self._copies[key]
+        if key not in self.copies:
+            self.copies[key] = self.pointwise(ref.at, ref.sizes, ref.dtype, strides, label, exactly)
+        return self.copies[key]
 
     def strided(self, ref: Ref, strides: Sequence[Expr] | None = None) -> Strided:
         """The view as an argument of an operator; copied first where no strides describe it, or where
@@ -320,7 +320,7 @@ class Lowering:
     def to_device(self, ref: Ref) -> Ref:
         """A copy on the device of the loops, made by ATen (remembered)."""
         key = (ref.buffer.name, ref.sizes, ref.index, "device")
-        if key not in self._copies:
+        if key not in self.copies:
             layout = ref.strided()
             assert layout is not None
             made = self.buffer(ref.sizes, ref.dtype, layout.strides, BufferKind.EXTERN)
@@ -335,8 +335,8 @@ class Lowering:
                     self.origin("to"),
                 )
             )
-            self._copies[key] = Ref.of(made)
-        return self._copies[key]
+            self.copies[key] = Ref.of(made)
+        return self.copies[key]
 
     def number(self, text: str) -> Number:
         """A float that the call brings; text: of what computes it."""

@@ -163,7 +163,7 @@ TRITON_OPS: dict[str, Callable[..., str]] = {
     "trunc": _by_kind("libdevice.trunc({0})", "{0}"),
     "round": _by_kind("libdevice.rint({0})", "{0}"),
     "isnan": lambda value, a: f"({a} != {a})",
-    "isinf": lambda value, a: f'(tl.abs({a}) == float("inf"))',
+    "isinf": lambda value, a: f'(tl.abs({a}) == float("inf"))' if value.args[0].dtype.is_floating_point else f"({a} != {a})",
     "where": lambda value, c, a, b: f"tl.where({c}, {a}, {b})",
     "cast": _cast,
     "round_to": _round_to,
@@ -178,6 +178,15 @@ _LIBDEVICE = """
 exp exp2 expm1 log log2 log10 log1p rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc
 """
 TRITON_OPS.update({name: _math(name) for name in _LIBDEVICE.split()})
+
+TRITON_OPS.update({name: _math(name) for name in ("copysign", "hypot", "nextafter", "erfinv")})
+TRITON_OPS.update({"i0": _math("cyl_bessel_i0"), "i1": _math("cyl_bessel_i1")})
+
+#: Ops whose text the kernel writer makes, since they touch buffers, loop variables or sizes.
+KERNEL_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index", "wrap_index"})
+
+#: Every op that a Triton kernel may hold; an operator that needs another stays with ATen.
+KNOWN_OPS = KERNEL_OPS | TRITON_OPS.keys()
 
 SizeText = Callable[[Expr], str]
 

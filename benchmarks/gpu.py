@@ -1,0 +1,280 @@
+"""Inference and training on a GPU beside eager and torch.compile: ``python -m benchmarks.gpu``.
+
+A process per row and compiler: seconds of the first call (capture, compile, run; empty caches), milliseconds of a call
+with a synchronisation each (latency) and of one in a row of calls (back to back), MiB of peak memory, greatest error
+relative to eager's largest value. Resumable: a row that is in the file of results is not measured again. TF32 is allowed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+COMPILERS = ("eager", "torch", "torch:reduce-overhead", "ours", "ours:reduce-overhead")
+
+
+def _trig(size: int) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
+    def build() -> tuple[Any, tuple[Any, ...]]:
+        import torch
+
+        return (lambda x, y: torch.cos(x) + torch.sin(y)), (torch.randn(size), torch.randn(size))
+
+    return build
+
+
+def _chain() -> tuple[Any, tuple[Any, ...]]:
+    import torch
+    import torch.nn.functional as F
+
+    def chain(x: Any, w: Any, b: Any) -> Any:
+        return F.gelu(F.layer_norm(x, (4096,), w, b)).softmax(-1)
+
+    return chain, (torch.randn(4096, 4096), torch.randn(4096), torch.randn(4096))
+
+
+def _vision(name: str, batch: int, size: int) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
+    def build() -> tuple[Any, tuple[Any, ...]]:
+        import torch
+        import torchvision
+
+        return getattr(torchvision.models, name)(), (torch.randn(batch, 3, size, size),)
+
+    return build
+
+
+def _bert(batch: int, length: int) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
+    def build() -> tuple[Any, tuple[Any, ...]]:
+        import torch
+        from transformers import BertConfig, BertModel
+
+        model = BertModel(BertConfig(return_dict=False))
+        return model, (torch.randint(0, 30000, (batch, length)),)
+
+    return build
+
+
+def _gpt2() -> tuple[Any, tuple[Any, ...]]:
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(return_dict=False, use_cache=False)), (torch.randint(0, 50000, (4, 512)),)
+
+
+def _llama() -> tuple[Any, tuple[Any, ...]]:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=4, num_attention_heads=16,
+                         num_key_value_heads=16, return_dict=False, use_cache=False)  # fmt: skip
+    return LlamaForCausalLM(config).bfloat16(), (torch.randint(0, 30000, (1, 2048)),)
+
+
+#: row -> (builder, training)
+ROWS: dict[str, tuple[Callable[[], tuple[Any, tuple[Any, ...]]], bool]] = {
+    "cos+sin 10,000": (_trig(10_000), False),
+    "cos+sin 2^26": (_trig(2**26), False),
+    "layer_norm-gelu-softmax 4096x4096": (_chain, False),
+    "resnet18 1x64x64": (_vision("resnet18", 1, 64), False),
+    "resnet18 16x224x224": (_vision("resnet18", 16, 224), False),
+    "BERT-base 1x12": (_bert(1, 12), False),
+    "BERT-base 16x128": (_bert(16, 128), False),
+    "densenet121 16x128x128": (_vision("densenet121", 16, 128), False),
+    "ViT-B/16 16": (_vision("vit_b_16", 16, 224), False),
+    "GPT-2 4x512": (_gpt2, False),
+    "Llama-style bf16 1x2048": (_llama, False),
+    "training resnet18 16x224x224": (_vision("resnet18", 16, 224), True),
+    "training BERT-base 16x128": (_bert(16, 128), True),
+    "training densenet121 16x128x128": (_vision("densenet121", 16, 128), True),
+}
+
+
+def _first(result: Any) -> Any:
+    while isinstance(result, (tuple, list)):
+        result = result[0]
+    return result
+
+
+def _step(function: Any, inputs: tuple[Any, ...], parameters: list[Any], training: bool) -> Callable[[], Any]:
+    import torch
+
+    if not training:
+
+        def call() -> Any:
+            with torch.no_grad():
+                return function(*inputs)
+
+        return call
+
+    def train() -> Any:
+        for parameter in parameters:
+            parameter.grad = None
+        result = _first(function(*inputs))
+        result.float().square().mean().backward()
+        return result
+
+    return train
+
+
+def _compiled(compiler: str, function: Any) -> Any:
+    kind, _, mode = compiler.partition(":")
+    if kind == "eager":
+        return function
+    if kind == "torch":
+        import torch
+
+        return torch.compile(function, mode=mode or None)
+    import tracer_core
+
+    return tracer_core.compile(function, mode=mode or None) if mode else tracer_core.compile(function)
+
+
+def measure(row: str, compiler: str) -> dict[str, Any]:
+    """One row in this process."""
+    import torch
+
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.allow_tf32 = True
+    build, training = ROWS[row]
+    torch.manual_seed(0)
+    function, inputs = build()
+    inputs = tuple(x.cuda() for x in inputs)
+    parameters: list[Any] = []
+    if isinstance(function, torch.nn.Module):
+        function = function.cuda().train(training)
+        for module in function.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        parameters = list(function.parameters())
+    expected = _first(_step(function, inputs, parameters, training)()).detach().clone()
+    for _ in range(3):  # cuDNN, cuBLAS and the allocator are warm before the clock starts
+        _step(function, inputs, parameters, training)()
+    torch.cuda.synchronize()
+    step = _step(_compiled(compiler, function), inputs, parameters, training)
+    started = time.perf_counter()
+    result = step()
+    torch.cuda.synchronize()
+    first = time.perf_counter() - started
+    for _ in range(3):
+        result = step()
+    torch.cuda.synchronize()
+    error = (_first(result).detach().float() - expected.float()).abs().max() / expected.float().abs().max()
+    del result
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() / 2**20
+    latency, back_to_back = _timed(step, torch)
+    return {
+        "first_s": round(first, 2),
+        "latency_ms": round(latency, 4),
+        "back_to_back_ms": round(back_to_back, 4),
+        "peak_MiB": round(peak, 1),
+        "error": float(error),
+        "device": torch.cuda.get_device_name(0),
+    }
+
+
+def _timed(step: Callable[[], Any], torch: Any) -> tuple[float, float]:
+    """(median latency, best mean of a row of calls) in milliseconds."""
+    started = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    once = time.perf_counter() - started
+    count = max(10, min(200, int(0.5 / once)))
+    times = []
+    for _ in range(count):
+        started = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+    rows = []
+    for _ in range(3):
+        started = time.perf_counter()
+        for _ in range(count):
+            step()
+        torch.cuda.synchronize()
+        rows.append((time.perf_counter() - started) / count)
+    return sorted(times)[count // 2] * 1e3, min(rows) * 1e3
+
+
+def in_process(row: str, compiler: str, seconds: float) -> dict[str, Any]:
+    """One row in a fresh process with empty caches."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "TRITON_CACHE_DIR": f"{folder}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/t",
+                       "TRACER_CACHE_DIR": os.environ.get("TRACER_CACHE_DIR", f"{folder}/tracer")}  # fmt: skip
+        command = [sys.executable, "-m", "benchmarks.gpu", "--one", row, compiler]
+        try:
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return {"problem": f"more than {seconds:.0f} s"}
+    if done.returncode != 0:
+        return {"problem": done.stderr[-1500:]}
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def table(results: dict[str, dict[str, Any]], compilers: list[str]) -> str:
+    """latency / back to back (first call; peak) of each compiler."""
+    lines = ["| row | " + " | ".join(compilers) + " |", "|---" * (len(compilers) + 1) + "|"]
+    for row in ROWS:
+        cells = []
+        for compiler in compilers:
+            found = results.get(f"{row} @ {compiler}")
+            if found is None:
+                cells.append("")
+            elif "problem" in found:
+                cells.append("failed")
+            else:
+                cells.append(
+                    f"{found['latency_ms']:.3f} / {found['back_to_back_ms']:.3f} ({found['first_s']:.1f} s; "
+                    f"{found['peak_MiB']:.0f}; {found['error']:.0e})"
+                )
+        if any(cells):
+            lines.append(f"| {row} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--one", nargs=2)
+    parser.add_argument("--rows", nargs="*", default=list(ROWS))
+    parser.add_argument("--compilers", nargs="*", default=list(COMPILERS))
+    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results" / "gpu" / "gpu.json"))
+    parser.add_argument("--seconds", type=float, default=540, help="stop starting rows after this long")
+    chosen = parser.parse_args()
+    if chosen.one:
+        print(json.dumps(measure(*chosen.one)))
+        return
+    out = Path(chosen.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    stored = json.loads(out.read_text()) if out.exists() else {}
+    results: dict[str, Any] = stored.get("rows", {})
+    end = time.monotonic() + chosen.seconds
+    for row in chosen.rows:
+        for compiler in chosen.compilers:
+            key = f"{row} @ {compiler}"
+            left = end - time.monotonic()
+            if key in results or left < 5:
+                continue
+            results[key] = in_process(row, compiler, left)
+            from benchmarks.results import machine
+
+            out.write_text(json.dumps({"machine": machine(), "rows": results}, indent=1) + "\n")
+            problem = results[key].get("problem")
+            print(key, results[key] if problem is None else problem[-700:], flush=True)
+    print(table(results, chosen.compilers))
+
+
+if __name__ == "__main__":
+    main()
