@@ -24,6 +24,7 @@ from inductor_backend.codegen.cpp.loops import COLUMN_TILE, LoopNest, walk
 from inductor_backend.codegen.cpp.ordered import SCANNERS, Scanner, combined
 from inductor_backend.codegen.cpp.reducers import BLOCK, REDUCERS, Reducer, column_reducer
 from inductor_backend.codegen.cpp.streaming import streamed_buffers
+from inductor_backend.codegen.cpp.tiling import ACROSS, ALONG, Tiling, tiling
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.index_expr import Expr, Index, contiguous_strides, product, simplify
 from inductor_backend.loop_ir.nodes import Program, Store
@@ -70,6 +71,7 @@ class KernelWriter:
         self.scanners: list[tuple[Store, Scanner]] = []
         self.streamed = streamed_buffers(program, body, nest, sizes)
         self.block_start = "0"  # of the innermost loop's present block
+        self.tiling = tiling(program, body, nest, sizes)
         self.rows, self.inner = self._split()
         self.variables = self._name_loops()
         self.counter = 0
@@ -156,6 +158,10 @@ class KernelWriter:
         if buffer in self.body.row_buffers:
             return f"row_{self.row_number(buffer)}[{self.row_position()}]"
         text = f"{self.pointer(buffer)}[{self.address(buffer, value.attr[1], names)}]"
+        if self.tiling is not None and value in self.tiling.staged:
+            row = f"({self.variables[self.tiling.across]} - tile_start)"
+            along = f"{self.variables[self.inner[-1]]} - {self.block_start}"
+            text = f"{self.tiling.staged[value]}[{row} * {ALONG} + {along}]"
         # An index that torch rejects was replaced by 0, which is not there.
         for size in self._may_be_empty(value.attr[1]):
             text = f"({self.size(size)} == 0 ? ({memory_type(value.attr[2])})0 : {text})"
@@ -267,7 +273,7 @@ class KernelWriter:
 
     def _total(self) -> str:
         """The number of rows, or of elements where there is one row only."""
-        rows = [f"n{k}" for k in self.rows]
+        rows = [self._row_count(k) for k in self.rows]
         if self.nest.column is not None:
             rows.append(f"((n{self.nest.column} + {COLUMN_TILE - 1}) / {COLUMN_TILE})")
         elif not rows and not self.nest.reduced:
@@ -294,7 +300,9 @@ class KernelWriter:
                 self.out.line(f"alignas(64) {C_TYPES[dtype]} row_{number}[{self._row_capacity()}];")
             names: dict[Value, str] = {}
             for phase in self.body.phases:
-                if self.nest.column is not None:
+                if self.tiling is not None:
+                    self._tile(phase, self.tiling)
+                elif self.nest.column is not None:
                     self._column_phase(phase, names)
                 else:
                     self._phase(phase, names, whole=True)
@@ -302,10 +310,19 @@ class KernelWriter:
 
     def _counters(self) -> list[tuple[str, str]]:
         """(variable, size) of what the row number counts, outermost first."""
-        loops = [(self.variables[loop], f"n{loop}") for loop in self.rows]
+        loops = [(self._row_variable(loop), self._row_count(loop)) for loop in self.rows]
         if self.nest.column is not None:
             loops.append(("tile", f"((n{self.nest.column} + {COLUMN_TILE - 1}) / {COLUMN_TILE})"))
         return loops
+
+    def _row_count(self, loop: int) -> str:
+        """How often a loop over rows goes round: a tiled one counts tiles."""
+        tiled = self.tiling is not None and loop == self.tiling.across
+        return f"((n{loop} + {ACROSS - 1}) / {ACROSS})" if tiled else f"n{loop}"
+
+    def _row_variable(self, loop: int) -> str:
+        tiled = self.tiling is not None and loop == self.tiling.across
+        return "tile" if tiled else self.variables[loop]
 
     def _start_counters(self, loops: list[tuple[str, str]]) -> None:
         """The variables of the first row. They are divided out once and then counted: rows may be short."""
@@ -329,6 +346,39 @@ class KernelWriter:
         while capacity < bound:
             capacity *= 2
         return capacity
+
+    # tiles ---------------------------------------------------------------------------------------
+
+    def _tile(self, phase: Phase, tiles: Tiling) -> None:
+        """`ACROSS` rows, `ALONG` elements of each at a time."""
+        across, inner = tiles.across, self.inner[-1]
+        row, along = self.variables[across], self.variables[inner]
+        self.block_start = "b"
+        self.out.line(f"const int64_t tile_start = tile * {ACROSS};")
+        self.out.line(f"const int64_t tile_end = std::min<int64_t>(tile_start + {ACROSS}, n{across});")
+        for load, name in tiles.staged.items():
+            self.out.line(f"alignas(64) {memory_type(load.attr[2])} {name}[{ACROSS * ALONG}];")
+        with self.out.block(f"for (int64_t b = 0; b < n{inner}; b += {ALONG})"):
+            self.out.line(f"const int64_t length = std::min<int64_t>({ALONG}, n{inner} - b);")
+            for count in (str(ACROSS), "tile_end - tile_start"):  # the first with a constant number of rows
+                with self.out.block(
+                    f"if (tile_end - tile_start {'==' if count.isdigit() else '!='} {ACROSS})"
+                ):
+                    self._stage(tiles, count, row, along)
+            with self.out.block(f"for (int64_t {row} = tile_start; {row} < tile_end; ++{row})"):
+                values, names = _loop_values(phase), dict[Value, str]()
+                self.emit(values, 0, names)
+                self._vector_loop(phase, values, [], names, inner, "b", "b + length", "length")
+
+    def _stage(self, tiles: Tiling, count: str, row: str, along: str) -> None:
+        """Reads the tile of each operand along its own memory."""
+        columns = self.out.block(f"for (int64_t {along} = b; {along} < b + length; ++{along})")
+        with columns, self.out.block(f"for (int64_t q = 0; q < {count}; ++q)"):
+            self.variables[tiles.across] = "(tile_start + q)"
+            for load, name in tiles.staged.items():
+                source = f"{self.pointer(load.buffer)}[{self.address(load.buffer, load.attr[1], {})}]"
+                self.out.line(f"{name}[q * {ALONG} + {along} - b] = {source};")
+            self.variables[tiles.across] = row
 
     # rows of contiguous elements -----------------------------------------------------------------
 

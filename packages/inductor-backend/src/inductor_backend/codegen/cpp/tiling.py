@@ -1,0 +1,74 @@
+"""Pointwise kernels that read across their innermost loop, in tiles.
+
+In: a kernel's body and loops. Out: a `Tiling`, or None. What always holds: only the order of the elements
+changes; each is computed once. Row after row, a transposed operand touches a cache line for one element;
+in a tile it is read along its own memory, turned round in the L1 cache, and read from there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from inductor_backend.codegen.cpp.loops import LoopNest, walk
+from inductor_backend.index_expr import Index, Var, product
+from inductor_backend.loop_ir.nodes import Program
+from inductor_backend.loop_ir.values import Value, topological
+from inductor_backend.schedule.fused_body import KernelBody
+from inductor_backend.size_vars import SizeVars
+
+#: Rows of a tile (a cache line of floats), and elements of the innermost loop.
+ACROSS = 16
+ALONG = 128
+
+#: Cache lines that stay in the L1 cache until the next row needs them: with fewer, rows one after the other are
+#: faster (measured: channels-last copies of 64 and 256 channels by 1.8 and 1.3 times).
+LINES_KEPT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """across: the outer loop along which the operands are contiguous. staged: their loads, each with the name of
+    the array that holds its tile."""
+
+    across: int
+    staged: dict[Value, str]
+
+
+def tiling(program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> Tiling | None:
+    """How a kernel is tiled; None where it gains nothing, or is more than one loop over elements."""
+    if nest.reduced or nest.column is not None or len(nest.outer) < 2 or len(body.phases) != 1:
+        return None
+    (phase,) = body.phases
+    plain = all(store.plain for store in phase.stores) and not (phase.row or phase.reductions or phase.scans)
+    if not plain:
+        return None
+    inner = len(nest.outer) - 1
+    crossing: dict[Value, list[int]] = {}
+    for value in topological(body.values()):
+        if value.name == "load" and value.buffer in program.buffers:
+            flat = walk(program.buffers[value.buffer].layout.flat(value.attr[1]), nest)
+            loops = _contiguous_across(flat, inner, sizes)
+            if loops and program.buffers[value.buffer].storage not in _written(program, body):
+                crossing[value] = loops
+    votes = Counter(loop for loops in crossing.values() for loop in loops)
+    across = max(votes, key=lambda loop: (votes[loop], loop), default=None)
+    if across is None or min(sizes.hint(nest.sizes[across]), sizes.hint(nest.sizes[inner])) < ACROSS:
+        return None
+    if sizes.hint(product(nest.sizes[across + 1 :])) < LINES_KEPT:
+        return None
+    chosen = [value for value, loops in crossing.items() if across in loops]
+    return Tiling(across, {value: f"tile_{number}" for number, value in enumerate(chosen)})
+
+
+def _contiguous_across(flat: Index, inner: int, sizes: SizeVars) -> list[int]:
+    """The outer loops along which an address that jumps along the innermost loop is contiguous."""
+    if not all(isinstance(atom, Var) for atom in flat.terms):
+        return []
+    if abs(sizes.hint(flat.coefficient(inner))) < ACROSS:
+        return []
+    return [loop for loop in range(inner) if flat.coefficient(loop) == 1]
+
+
+def _written(program: Program, body: KernelBody) -> set[str]:
+    return {program.buffers[name].storage for name in body.writes}
