@@ -14,7 +14,7 @@ CORE = ROOT / "packages" / "frontend-tracer" / "src" / "tracer_core"
 
 #: Lowest first; a module may import what stands before it or beside it. Folders count as one entry.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("version", "errors", "numpy_types", "torch_private", "settings", "collector"),
+    ("version", "errors", "numpy_types", "torch_private", "settings", "collector", "released"),
     ("options",),
     ("logs", "cache_location"),
     ("stages",),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -366,3 +368,92 @@ def test_frozen_graphs_are_left_out_of_what_is_stored(tmp_path) -> None:
     report = tracer_core.save(fast, tmp_path / "stored")
     assert not report.stored
     assert "freeze" in report.left_out[0][1]
+
+
+def test_release_originals_gives_the_memory_back_and_says_so_to_readers() -> None:
+    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.LayerNorm(256)).eval()
+    fast = compiled(model)
+    x = torch.randn(8, 256)
+    with torch.no_grad():
+        before = fast(x)
+        assert fast.release_originals() == 2 * 256 * 256 * 4
+        assert torch.equal(fast(x), before)
+        assert torch.equal(fast(x + 0), before)
+        assert model[0].weight.shape == (256, 256)
+        for read in (
+            lambda: model(x),
+            lambda: model[0].weight + 1,
+            lambda: model[0].weight.data,
+            lambda: model.state_dict(),
+            lambda: copy.deepcopy(model),
+            lambda: model[0].weight.copy_(torch.zeros(256, 256)),
+            lambda: tracer_core.compile(model)(x),
+            lambda: model.load_state_dict({"0.weight": torch.zeros(256, 256)}, strict=False),
+            lambda: model.double(),
+        ):
+            with pytest.raises(RuntimeError, match=r"weight.*given back"):
+                read()
+        with pytest.raises(BackendError, match="given back"):
+            fast.refresh()
+        assert torch.equal(fast(x), before)
+        assert "whose memory was given back" in repr(model[0].weight)
+        model[0].weight = nn.Parameter(
+            torch.eye(256)
+        )  # both again: the other one has no values to prepare from
+        model[2].weight = nn.Parameter(torch.eye(256))
+        same(fast(x), model, x)
+
+
+def test_what_the_graph_reads_itself_is_not_released() -> None:
+    table = nn.Embedding(1000, 64)
+    head = nn.Linear(64, 1000, bias=False)
+    head.weight = table.weight
+    model = nn.Sequential(table, head).eval()
+    fast = compiled(model)
+    places = torch.randint(0, 1000, (40,))
+    with torch.no_grad():
+        same(fast(places), model, places)
+        assert fast.release_originals() == 0
+        same(fast(places), model, places)
+
+
+MEMORY = """
+import torch
+from torch import nn
+import tracer_core
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 / 2**20
+
+def make():
+    return nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(8))).eval()
+
+x = torch.randn(64, 2048)
+with torch.no_grad():
+    small = tracer_core.compile(nn.Linear(64, 64, bias=False).eval(), options={"freeze": True})
+    small(torch.randn(64, 64))  # compilers and libraries are loaded
+    model = make()
+    model(x)
+    eager = resident()
+    fast = tracer_core.compile(model, options={"freeze": True})
+    for _ in range(3):
+        fast(x)
+    frozen = resident()
+    given = fast.release_originals() / 2**20
+    fast(x)
+    print(eager, frozen, given, resident())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_is_eager_s_and_the_packed_copies() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    eager, frozen, given, released = map(float, done.stdout.split())
+    weights = 8 * 2048 * 2048 * 4 / 2**20
+    assert given == weights
+    assert frozen - eager <= weights * 1.1 + 16
+    assert released <= frozen - 0.95 * weights

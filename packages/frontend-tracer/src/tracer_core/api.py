@@ -239,8 +239,8 @@ def _call_original(module: Any, /, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-def _methods(config: CompileConfig) -> dict[str, Callable[[], None]]:
-    """What compiled objects have besides: ``refresh()`` where parameters are constants (``freeze=True``)."""
+def _methods(config: CompileConfig) -> dict[str, Callable[[], Any]]:
+    """What compiled objects have besides where parameters are constants (``freeze=True``)."""
     if config.backend.params != "constants" or not getattr(config.options, "freeze", False):
         return {}
 
@@ -250,7 +250,17 @@ def _methods(config: CompileConfig) -> dict[str, Callable[[], None]]:
 
         implementation(config.options)
 
-    return {"refresh": refresh}
+    def release_originals() -> int:
+        """Gives back the memory of parameters that the graphs so far read packed only; returns how many bytes.
+
+        Call it after the calls that matter (all input sizes): from then on such a parameter has no values, what reads
+        it (another graph, eager code, ``state_dict()``) raises RuntimeError naming it, and ``refresh()`` raises too.
+        """
+        from tracer_core.aten.frozen import release_originals as implementation  # heavy: the tracer
+
+        return implementation(config.options)
+
+    return {"refresh": refresh, "release_originals": release_originals}
 
 
 def _traced(function: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:

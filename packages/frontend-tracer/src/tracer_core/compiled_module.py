@@ -47,11 +47,11 @@ Replace = Callable[[Callable[..., Any], nn.Module], Callable[..., Any]]
 MarkMethod = Callable[[Callable[..., Any], Callable[..., Any], Callable[..., Any]], None]
 
 
-_NO_METHODS: Mapping[str, Callable[[], None]] = types.MappingProxyType({})
+_NO_METHODS: Mapping[str, Callable[[], Any]] = types.MappingProxyType({})
 
 
 def share(
-    module: M, replace: Replace, mark: MarkMethod, methods: Mapping[str, Callable[[], None]] = _NO_METHODS
+    module: M, replace: Replace, mark: MarkMethod, methods: Mapping[str, Callable[[], Any]] = _NO_METHODS
 ) -> M:
     """A module that shares `module`'s state and is called through ``replace(type(module).__call__, module)``.
 

@@ -192,7 +192,8 @@ class CompileSpec:
     give the same result. name: a short name for dumps and messages (``graph_0``). constants: indices of the inputs
     (parameters and buffers) that keep their values from call to call. Where there are any, the runner has a
     method ``prepare(tensors)``: it gets these inputs and returns a runner for them, which is called with all inputs
-    as long as the core sees no change in them.
+    as long as the core sees no change in them; and an attribute ``reads``: positions among the constants of those that
+    such a runner still reads itself (of the others the user may give the memory back).
     """
 
     backend: str

@@ -23,6 +23,7 @@ import torch
 
 from tracer_core.errors import BackendError
 from tracer_core.plugin_api import Backend, CompileSpec, Phase, Role, Runner
+from tracer_core.released import ReleasedParameter, can_release, release
 
 #: Sets of parameters that one graph keeps prepared: instances of one class may share it.
 MOST_STATES = 16
@@ -64,17 +65,43 @@ def constant_inputs(gm: torch.fx.GraphModule, spec: CompileSpec) -> tuple[int, .
 
 
 def refresh(options: Any) -> None:
-    """Prepares the parameters anew at the next call of every graph that was compiled with this options object."""
-    for one in list(_instances):
-        if one.spec.options is options:
-            one.forget()
+    """Prepares the parameters anew at the next call of every graph that was compiled with this options object.
+
+    Raises BackendError where their memory was given back."""
+    mine = [one for one in list(_instances) if one.spec.options is options]
+    if any(state.released for one in mine for state in one.states()):
+        raise BackendError("freeze", "refresh", "parameters whose memory was given back cannot be read again")
+    for one in mine:
+        one.forget()
+
+
+def release_originals(options: Any) -> int:
+    """Gives back the memory of parameters that the graphs compiled with this options object (for the calls so far)
+    read packed only; returns how many bytes. From then on the parameters are `ReleasedParameter`."""
+    mine = [one for one in list(_instances) if one.spec.options is options]
+    needed: set[int] = set()
+    names: dict[int, tuple[torch.Tensor, str]] = {}
+    for one in mine:
+        for state in one.states():
+            for place, (tensor, index) in enumerate(zip(state.tensors, one.spec.constants, strict=True)):
+                names[id(tensor)] = tensor, one.spec.inputs[index].source
+                if place in one.compiled.reads:
+                    needed.add(id(tensor))
+    total = 0
+    for key, (tensor, name) in names.items():
+        if key not in needed and can_release(tensor):
+            total += release(tensor, name)
+    for one in mine:
+        for state in one.states():
+            state.note_released()
+    return total
 
 
 class State:
     """Parameters, and the runner that was made for them. ids, versions, pointers: what must not change. The tensors
     are held, not watched: torch refuses to swap tensors that have weak references."""
 
-    __slots__ = ("ids", "pointers", "run", "tensors", "versions")
+    __slots__ = ("ids", "pointers", "released", "run", "tensors", "versions", "watched")
 
     def __init__(self, tensors: Sequence[torch.Tensor], run: Runner) -> None:
         self.ids = list(map(id, tensors))
@@ -82,14 +109,26 @@ class State:
         self.pointers = [tensor.data_ptr() for tensor in tensors]
         self.tensors = list(tensors)
         self.run = run
+        self.released = False
+        self.watched = list(range(len(tensors)))
+
+    def note_released(self) -> None:
+        """Some of the tensors may have lost their memory: it is not looked at any more."""
+        self.watched = [k for k, tensor in enumerate(self.tensors) if type(tensor) is not ReleasedParameter]
+        self.released = len(self.watched) < len(self.tensors)
+        kept = [self.tensors[k] for k in self.watched]
+        self.versions = versions(kept)
+        self.pointers = [tensor.data_ptr() for tensor in kept]
 
     def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether they are as they were."""
-        return (
-            list(map(id, tensors)) == self.ids
-            and [tensor._version for tensor in tensors] == self.versions
-            and [tensor.data_ptr() for tensor in tensors] == self.pointers
-        )
+        if list(map(id, tensors)) != self.ids:
+            return False
+        if self.released:
+            tensors = [tensors[k] for k in self.watched]
+        return [tensor._version for tensor in tensors] == self.versions and [
+            tensor.data_ptr() for tensor in tensors
+        ] == self.pointers
 
     def is_ours_alone(self) -> bool:
         """Whether nobody else has one of the tensors any more: these will not be seen together again."""
@@ -132,6 +171,11 @@ class Frozen:
         if state is None or not state.holds(tensors):
             state = self._state_of(tensors)
         return state.run(inputs)
+
+    def states(self) -> list[State]:
+        """What is prepared now."""
+        with self._lock:
+            return list(self._states.values())
 
     def forget(self) -> None:
         """Drops what was prepared."""

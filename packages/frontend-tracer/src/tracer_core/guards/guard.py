@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tracer_core.numpy_types import SCALARS
+from tracer_core.released import ReleasedParameter
 from tracer_core.source import Source
 
 
@@ -128,7 +129,7 @@ _ONE_OF_A_KIND = frozenset({"cpu", "meta"})
 def _tensor(guard: Guard, value: str, constant: Callable[[Any], str], fetch: Callable[[Source], str]) -> str:
     facts: TensorFacts = guard.expected
     parts = [
-        f"type({value}) is {constant(facts.type)}",
+        _kind(value, facts.type, constant),
         f"{value}.dtype is {constant(facts.dtype)}",
         f"keys({value}).raw_repr() == {facts.keys}",
         f"{value}.requires_grad is {facts.requires_grad}",
@@ -145,12 +146,22 @@ def _tensor(guard: Guard, value: str, constant: Callable[[Any], str], fetch: Cal
     return " and ".join(parts)
 
 
+def _kind(value: str, kind: type, constant: Callable[[Any], str]) -> str:
+    """The exact type. A parameter that was released since passes for one: what a frozen graph does not read."""
+    if kind is torch.nn.Parameter:
+        return f"type({value}) in {constant(_PARAMETERS)}"
+    return f"type({value}) is {constant(kind)}"
+
+
+_PARAMETERS = (torch.nn.Parameter, ReleasedParameter)
+
+
 def tensor_is(
     value: Any, kind: Any, dtype: Any, keys: int, grad: bool, shape: Any, stride: Any, device: Any = None
 ) -> bool:
     """A TENSOR guard without symbolic sizes, as one call: a large model has hundreds, and their text is compiled."""
     return (
-        type(value) is kind
+        (type(value) is kind or (kind is torch.nn.Parameter and type(value) is ReleasedParameter))
         and value.dtype is dtype
         and torch._C._dispatch_keys(value).raw_repr() == keys
         and value.requires_grad is grad

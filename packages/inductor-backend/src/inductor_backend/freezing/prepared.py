@@ -45,11 +45,13 @@ def freeze(gm: torch.fx.GraphModule, spec: CompileSpec) -> FrozenGraph:
 
 
 class FrozenRunner:
-    """run: takes the inputs and then what was made of the constants. Called without `prepare` it prepares anew each time."""
+    """run: takes the inputs and then what was made of the constants. reads: see `CompileSpec.constants`.
+    Called without `prepare` it prepares anew each time."""
 
     def __init__(self, run: Runner, frozen: FrozenGraph) -> None:
         self.run, self.frozen = run, frozen
         self.artifact = run.artifact  # type: ignore[attr-defined]
+        self.reads = frozen.folded.read
 
     def prepare(self, constants: Sequence[torch.Tensor]) -> Callable[[list[Any]], Sequence[Any]]:
         """A runner for these constants, in the order of the spec's `constants`."""
