@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import pytest
 import torch
 
+from inductor_backend.runtime import arena as arena_module
 from inductor_backend.runtime.arena import ArenaPool
 from inductor_backend.runtime.measure import median_seconds
 
@@ -60,6 +63,73 @@ def test_threads_never_share_an_arena() -> None:
     for thread in threads:
         thread.join()
     assert not wrong and pool.made <= 4
+
+
+BIG = 3 << 20
+BIG_VIEW = [(0, torch.int64, (1024,), (1,), 0)]
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """Blocks of this test alone."""
+    fresh = arena_module.Blocks()
+    monkeypatch.setattr(arena_module, "BLOCKS", fresh)
+    return fresh
+
+
+def test_graphs_that_run_one_after_the_other_share_a_block(blocks) -> None:
+    forward, backward = ArenaPool(BIG, BIG_VIEW), ArenaPool(2 * BIG, BIG_VIEW)
+    first = forward.take()
+    small = weakref.ref(first.block)
+    forward.give(first)
+    second = backward.take()
+    del first
+    assert small() is None  # the larger one took its place, views and all
+    backward.give(second)
+    for _ in range(3):
+        again = forward.take()
+        assert again.address == second.address and again.views[0].data_ptr() == again.address
+        forward.give(again)
+        backward.give(backward.take())
+    assert forward.made == 2 and backward.made == 1
+
+
+def test_calls_that_run_at_once_never_share_a_block(blocks) -> None:
+    pools = [ArenaPool(BIG, BIG_VIEW), ArenaPool(2 * BIG, BIG_VIEW)]
+    held = [pool.take() for pool in pools for _ in range(2)]
+    assert len({arena.address for arena in held}) == 4
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        for turn in range(200):
+            pool = pools[(turn + number) % 2]
+            arena = pool.take()
+            arena.views[0].fill_(number)
+            if not bool((arena.views[0] == number).all()):
+                wrong.append(number)
+            pool.give(arena)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_block_goes_with_the_last_graph_that_needs_it(blocks) -> None:
+    small, large = ArenaPool(BIG, BIG_VIEW), ArenaPool(2 * BIG, BIG_VIEW)
+    block = weakref.ref(large.take().block)
+    assert block() is None  # a call that raised dropped it
+    arena = large.take()
+    block = weakref.ref(arena.block)
+    large.give(arena)
+    del arena
+    assert block() is not None
+    del large
+    gc.collect()
+    assert block() is None
+    small.give(small.take())
 
 
 def test_views_taken_under_inference_mode_are_ordinary_tensors() -> None:
