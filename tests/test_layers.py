@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("events", "validation"),
     ("api",),
     ("__init__",),
-    ("aten", "verify", "result_check"),
+    ("aten", "verify", "result_check", "written"),
     ("dispatch",),
     ("segments.breaks",),  # the table of breaks: names and texts only
     ("source", "provenance", "guards"),

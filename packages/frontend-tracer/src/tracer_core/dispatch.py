@@ -35,6 +35,7 @@ from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Phase, Runne
 from tracer_core.result_check import checked
 from tracer_core.stages import debug_folder, stage, wants_text
 from tracer_core.validation import build_config
+from tracer_core.written import versions_counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ def _compile_lowered(captured: CapturedGraph, config: CompileConfig, lowered: Lo
         )
     # The program's own operators give what eager gives, also where fakes of this torch say something else.
     own = lowered.ir == "torch" and config.backend.compile is compile_eager
-    result = lowered.finish(runner if own else checked(runner, lowered.spec))
+    result = lowered.finish(runner if own else versions_counted(checked(runner, lowered.spec), lowered.spec))
     if lowered.ir != "torch" and not refused:
         result.tracer_parts = Parts(runner, lowered.plan, lowered.spec)  # type: ignore[attr-defined]
     if refused:
