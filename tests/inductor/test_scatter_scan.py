@@ -267,3 +267,27 @@ def test_complex_numbers_stay_with_aten():
         return x.cumsum(0).index_add(0, i, x[i]).real * 2
 
     torch.testing.assert_close(tracer_core.compile(fn)(x, i), fn(x, i))
+
+
+NONE = torch.zeros(0, dtype=torch.int64)
+EAGERS = {
+    "no positions": (lambda x, i: x.put(i, x[:0, 0]) + 1, R(3, 4), NONE),
+    "nothing to put into": (lambda x, i: x.put(i, torch.ones(3)), R(0), I(0, 1, 3)),
+    "fewer positions than rows": (lambda x, i: x.index_reduce(0, i, x, "amax"), R(3, 4), NONE),
+    "fewer positions than rows, added": (lambda x, i: x.index_add(0, i, x), R(3, 4), NONE),
+    "a mask of other sizes": (lambda x, i: x.index_put((i > 0,), torch.tensor(1.0)), R(3, 4), I(0, 2, 2)),
+    "a scalar's second dimension": (lambda x, i: x.cummax(1).values + i, torch.tensor(1.0), NONE),
+    "an index into a scalar": (lambda x, i: x.index_put((i,), x), torch.tensor(1.0), torch.tensor(True)),
+}
+
+
+@pytest.mark.parametrize("name", EAGERS)
+def test_what_eager_rejects_is_rejected(name):
+    fn, *inputs = EAGERS[name]
+    try:
+        expected = fn(*inputs)
+    except Exception as error:
+        with pytest.raises(type(error)):
+            tracer_core.compile(fn)(*inputs)
+    else:
+        torch.testing.assert_close(tracer_core.compile(fn)(*inputs), expected)

@@ -10,6 +10,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     matmul,
     norm_backward,
     normalization,
+    norms,
     packed,
     padding,
     pointwise,

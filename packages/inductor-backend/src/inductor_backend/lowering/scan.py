@@ -14,6 +14,7 @@ import torch
 from inductor_backend.index_expr import Index
 from inductor_backend.loop_ir.values import Value, cast, const
 from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.ops import compute_dtype
 
@@ -25,6 +26,9 @@ def _nothing_to_run(x: Ref, dim: int) -> bool:
 def _running(kind: str) -> Any:
     def lowering(ctx: Lowering, x: Ref, dim: int, *, dtype: Any = None) -> Ref:
         result = ctx.meta().dtype
+
+        if not x.sizes and dim not in (0, -1):
+            return call_fallback(ctx, ctx.node.target, [x, dim], {"dtype": dtype} if dtype else {})  # eager's error
 
         def body(at: Sequence[Index]) -> Value:
             return cast(x.at(at), result)
@@ -48,6 +52,8 @@ def _running_extreme(kind: str) -> Any:
         def body(at: Sequence[Index]) -> Value:
             return cast(x.at(at), dtype)
 
+        if not x.sizes and dim not in (0, -1):
+            return call_fallback(ctx, ctx.node.target, [x, dim], {})  # eager's error
         if _nothing_to_run(x, dim):
             where = ctx.pointwise(lambda at: const(0, torch.int64), x.sizes, torch.int64)
             return ctx.pointwise(body, x.sizes, x.dtype, ctx.strides(0)), where

@@ -196,9 +196,16 @@ def _rows(x: Ref, dim: int, index: Ref, wrap: bool = False) -> Place:
     return place
 
 
+def _is_rows(x: Ref, dim: int, index: Ref, source: Ref) -> bool:
+    """One row of the source for each index; the rest is eager's (an error, mostly)."""
+    if not x.sizes or len(source.sizes) != len(x.sizes) or len(index.sizes) > 1:
+        return False
+    return source.sizes[dim % len(x.sizes)] == (index.sizes[0] if index.sizes else 1)
+
+
 @lower(aten.index_add.default)
 def index_add(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref, *, alpha: Any = 1) -> Ref:
-    if not x.sizes or len(source.sizes) != len(x.sizes):
+    if not _is_rows(x, dim, index, source):
         return _as_aten(ctx, x, dim, index, source, alpha=alpha)
     body, dim = _source(ctx, source), dim % len(x.sizes)
 
@@ -216,7 +223,7 @@ def index_add(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref, *, alpha
 
 @lower(aten.index_copy.default)
 def index_copy(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref) -> Ref:
-    if not x.sizes or len(source.sizes) != len(x.sizes):
+    if not _is_rows(x, dim, index, source):
         return _as_aten(ctx, x, dim, index, source)
     target = Target.like(ctx, x)
     target.scatter("set", source.sizes, _rows(x, dim % len(x.sizes), index), _source(ctx, source))
@@ -240,7 +247,7 @@ def index_fill(ctx: Lowering, x: Ref, dim: int, index: Ref, value: Any) -> Ref:
 def index_reduce(
     ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref, reduce: str, *, include_self: bool = True
 ) -> Ref:
-    if not x.sizes or len(source.sizes) != len(x.sizes):
+    if not _is_rows(x, dim, index, source):
         return _as_aten(ctx, x, dim, index, source, reduce, include_self=include_self)
     place = _rows(x, dim % len(x.sizes), index)
     return _reduced_into(ctx, x, reduce, source.sizes, place, _source(ctx, source), include_self)
@@ -251,6 +258,13 @@ def index_reduce(
 
 def _is_mask(index: Ref | None) -> bool:
     return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
+def _covers(x: Ref, mask: Ref | None, first: int) -> bool:
+    """The mask has the sizes of the dimensions that it stands for; else eager raises."""
+    if mask is None or not mask.sizes:
+        return False
+    return tuple(mask.sizes) == tuple(x.sizes[first : first + len(mask.sizes)])
 
 
 def _masked(ctx: Lowering, x: Ref, mask: Ref, first: int, values: Ref, accumulate: bool) -> Ref:
@@ -274,10 +288,10 @@ def index_put(
 ) -> Ref:
     given = [k for k, item in enumerate(indices) if item is not None]
     masks = [k for k in given if _is_mask(indices[k])]
-    if masks and len(given) == 1 and product(values.sizes) == 1:
+    if masks and len(given) == 1 and product(values.sizes) == 1 and _covers(x, indices[masks[0]], masks[0]):
         single = values.reshape(())
         return _masked(ctx, x, indices[masks[0]], masks[0], single, accumulate)  # type: ignore[arg-type]
-    if masks or not given or not x.sizes:
+    if masks or not given or len(indices) > len(x.sizes):
         return call_fallback(ctx, aten.index_put.default, [x, list(indices), values, accumulate], {})
     indices = [*indices, *[None] * (len(x.sizes) - len(indices))]
     adjacent = given == list(range(given[0], given[-1] + 1))
@@ -318,6 +332,8 @@ def _common(shapes: Sequence[Sequence[Expr]]) -> list[Expr]:
 def put(ctx: Lowering, x: Ref, index: Ref, source: Ref, accumulate: bool = False) -> Ref:
     """Positions count through all elements in row-major order."""
     total = product(x.sizes)
+    if total == 0 or product(index.sizes) != product(source.sizes):
+        return _as_aten(ctx, x, index, source, accumulate)
     target = Target.filled(ctx, x.reshape((total,)).at, (total,), None, ctx.meta().dtype)
     number = (product(index.sizes),)
     places, values = index.reshape(number), source.reshape(number)

@@ -5,7 +5,7 @@ In: bodies, buffers. Out: numbers and yes or no. What always holds: any answer g
 
 from __future__ import annotations
 
-from inductor_backend.index_expr import Expr, product
+from inductor_backend.index_expr import Expr, exact_quotient, known_le, product
 from inductor_backend.loop_ir.nodes import LoopNode, Program
 from inductor_backend.loop_ir.values import Value, topological
 from inductor_backend.ops import OPS
@@ -51,8 +51,8 @@ def worth_inlining(producer: LoopNode, readers: list[LoopNode], loads: list[list
         if len(found) * size + len(topological(s.value for s in reader.stores)) > LARGEST_BODY:
             return "the body would become too large"
     once = len(readers) == 1 and len(loads[0]) == 1
-    if once and product(readers[0].sizes) == product(producer.sizes):
-        return None
+    if once and _no_larger(product(readers[0].sizes), product(producer.sizes)):
+        return None  # computed no more often than before, and not stored
     if is_cheap(value) and (len(readers) == 1 or load_count(value) <= 1):
         return None
     if is_cheap(value):
@@ -64,6 +64,13 @@ def worth_inlining(producer: LoopNode, readers: list[LoopNode], loads: list[list
     ):
         return None if len(readers) == 1 else "computed again by several readers"
     return "costs more to compute again than to store"
+
+
+def _no_larger(a: Expr, b: Expr) -> bool:
+    """a <= b, for symbols too where b is a multiple of a."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a <= b
+    return known_le(a, b) or exact_quotient(b, a) is not None
 
 
 def _outside_inner_loop(reader: LoopNode, load: Value) -> bool:

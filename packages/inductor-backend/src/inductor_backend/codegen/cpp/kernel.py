@@ -258,7 +258,9 @@ class KernelWriter:
         sizes = " * ".join(f"n{k}" for k in range(len(self.nest.sizes))) or "1"
         with out.block(f"static void {NAME}({parameters})"):
             out.line(f"const int64_t total = {self._total()};")
-            out.line("if (total == 0) return;  // the first row would be divided out of a size that may be 0")
+            points = all(not phase.row and not phase.reductions for phase in self.body.phases)
+            empty = f"{sizes} == 0" if points else "total == 0"  # no point: nothing may be read either
+            out.line(f"if ({empty}) return;  // the first row would be divided out of a size that may be 0")
             with out.block(
                 f"if (total > 1 && {sizes} > {max(PARALLEL_WORK // self._cost(), 1)} && tc_threads() > 1)"
             ):
