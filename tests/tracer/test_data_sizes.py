@@ -6,6 +6,8 @@ at each call; the graphs stated are those of the first four calls, whose sizes a
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -14,7 +16,9 @@ import tracer_core
 from tests.tracer.gradients import same_gradients
 from tests.tracer.twin import same
 from tracer_core.testing import CaptureCounter, compare
+from tracer_core.testing.compare import Tolerance
 
+CLOSE = Tolerance(rtol=1e-4, atol=1e-5)
 W = torch.linspace(-1, 1, 24).reshape(8, 3)
 
 
@@ -156,6 +160,62 @@ def test_no_element_and_one_element(name):
     """The graphs were captured for two or more: the program runs in their place."""
     program = PROGRAMS[name][2]
     same(program, LARGE[0], *SMALL, breaks=None)
+
+
+#: Programs that lowering and kernels meet new questions in: sizes as expressions, writes, several results, views.
+LOWERED = ["mask, then elementwise and a sum", "unique with inverse and counts", "cat of two masks", "linear, softmax, argmax",
+           "transposed and made contiguous", "sizes that leave", "store through a mask", "experts", "item as a place",
+           "a write after it"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOWERED)
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.filterwarnings("ignore")
+def test_backends_that_lower_get_the_graphs_between_such_operators(name, backend):
+    program = PROGRAMS[name][2]
+    plain, fast = program, tracer_core.compile(program, backend=backend)
+    with CaptureCounter() as counter:
+        for (x,) in LARGE[:3]:
+            mine, theirs = x.clone(), x.clone()
+            compare(plain(theirs), fast(mine), path="", tolerance=CLOSE)
+            compare(theirs, mine, path="argument", tolerance=CLOSE)
+        assert (len(counter.graphs), counter.breaks) == (1, [])
+    for (x,) in SMALL[:3]:
+        compare(plain(x.clone()), fast(x.clone()), path="", tolerance=CLOSE)
+
+
+def test_what_follows_such_an_operator_is_the_backends():
+    """One kernel ahead of the mask, one behind it, for whatever size it gives."""
+    from tracer_core.backends import get
+    from tracer_core.eager_backend import ATEN_EAGER, compile_eager
+
+    assert get("inductor").data_sizes == get("aten_eager").data_sizes == "symbols"
+    seen = []
+
+    def compiled(graph, spec):
+        seen.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+        return compile_eager(graph, spec)
+
+    backend = dataclasses.replace(ATEN_EAGER, name="noting", compile=compiled)
+    fast = tracer_core.compile(lambda x: ((y := x * 2 + 1)[y > 3] * 5).tanh().sum(), backend=backend)
+    for (x,) in LARGE:
+        y = x * 2 + 1
+        compare((y[y > 3] * 5).tanh().sum(), fast(x), path="")
+    assert [len(names) for names in seen] == [3, 3]
+    assert "aten.tanh.default" in seen[1]
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize("name", ["rows", "experts", "loss"])
+@pytest.mark.filterwarnings("ignore")
+def test_gradients_through_backends_that_lower(name, backend):
+    fast = tracer_core.compile(GRADIENTS[name], backend=backend)
+    for (x,) in LARGE[:3] + SMALL[:2]:
+        one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+        want, got = GRADIENTS[name](one), fast(other)
+        compare(want.detach(), got.detach(), path="", tolerance=CLOSE)
+        compare(*(torch.autograd.grad(y.sum(), z) for y, z in ((want, one), (got, other))), path="gradient",
+                tolerance=CLOSE)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["mask", "rows by a mask", "experts", "item as a place", "views"])

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aten.at_data_sizes import Cut, has_data_sizes
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.joint import calls_autograd
 from tracer_core.aten.lower import Lowered, Request, lower, role_of
@@ -109,6 +110,10 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> Runner:
         return _compile_lowered(captured, config, _lowered(captured, config))
     build = _stepped if is_step else _trained if captured.needs_grad else _inferred
     try:
+        if has_data_sizes(captured.gm):
+            if is_step:
+                raise LoweringUnsupported("a whole training step with sizes that depend on data")
+            return Cut(captured, lambda part: _compiled(part, config)).runner()
         return build(captured, config)
     except LoweringUnsupported as error:
         return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")

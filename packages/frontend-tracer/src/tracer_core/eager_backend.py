@@ -53,6 +53,7 @@ ATEN_EAGER = Backend(
     options=AtenEagerOptions,
     shapes="symbolic",
     numbers="inputs",
+    data_sizes="symbols",
     devices=DEVICES,
 )
 

@@ -235,8 +235,9 @@ class Backend:
     are compiled with `CompileSpec.constants`. modes: mode name -> what it means here.
     shapes: ``"static"`` or ``"symbolic"``. numbers: ``"inputs"``: numbers of the program that change from call to
     call are inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they always are), ``"constants"``: they are
-    guarded by value. data_sizes: ``"symbols"``: sizes that depend on data (nonzero, masks, ``.item()``) are symbols of the
-    graph, which nodes of it read and check (`tracer_core.recorder.data_sizes`), ``"break"``: the graph ends there.
+    guarded by value. data_sizes: ``"symbols"``: sizes that depend on data (nonzero, masks, ``.item()``) are symbols, which
+    nodes of a torch-level graph read and check (`tracer_core.recorder.data_sizes`), while ATen graphs are cut at such
+    operators and have inputs that show the sizes, which are never 0 or 1; ``"break"``: the graph ends there.
     devices: device types it runs on.
     supports: ``(node) -> None | reason``; nodes with a reason run eagerly and the core says so once.
     options: a frozen dataclass of documented fields. available: ``() -> None | reason``, cheap.

@@ -99,6 +99,18 @@ def symbol_range(value: torch.SymInt) -> tuple[int, int | None]:
     return int(bounds.lower) if finite[0] else -(2**63), int(bounds.upper) if finite[1] else None
 
 
+#: What a size that depends on data is taken for where only speed hangs on it.
+_GUESS = 1024
+
+
+def hint_or_guess(value: torch.SymInt | torch.SymFloat) -> Any:
+    """The value that a symbolic number had in the captured call; a guess within its range where it depends on data."""
+    if value.node.hint is not None:
+        return value.node.hint
+    lower, upper = symbol_range(value)  # type: ignore[arg-type]
+    return max(lower, min(_GUESS, _GUESS if upper is None else upper))
+
+
 def sym_sqrt(value: Any) -> Any:
     """Square root of a symbolic number."""
     return torch.sym_sqrt(value)  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ BACKEND = Backend(
     training=Training.FORWARD_BACKWARD,
     shapes="symbolic",
     numbers="inputs",
+    data_sizes="symbols",
     params="constants",
     devices=frozenset({"cpu", "cuda"}),
     modes=MappingProxyType(

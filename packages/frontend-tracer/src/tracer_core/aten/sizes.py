@@ -48,7 +48,7 @@ def free_symbols(value: Any) -> set[sympy.Symbol]:
 def hint_of(value: Any) -> Any:
     """The value that a size (or a number) had in the captured call."""
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
-        value = value.node.hint
+        value = torch_private.hint_or_guess(value)
     return value if isinstance(value, float) else int(value)
 
 

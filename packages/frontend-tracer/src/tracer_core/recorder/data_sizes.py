@@ -18,6 +18,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
+from tracer_core.aten.at_data_sizes import MARK
+from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.segments.breaks import Break
 
 #: What reads one whole number out of a tensor.
@@ -98,6 +100,16 @@ class DataSizes:
         """The node that reads a data-dependent symbol."""
         found: torch.fx.Node | None = self._env.read_by.get(symbol)
         return found
+
+    def close(self) -> None:
+        """The trace is over: says at each node what it is, and lets nothing more be taken for granted."""
+
+        def refuse() -> None:
+            raise LoweringUnsupported("a question about a size that depends on data comes up while it is lowered")
+
+        self._env.told = refuse
+        for node in self.nodes:
+            node.meta[MARK] = True
 
     def check(self) -> None:
         """Writes nodes for the facts that were taken for granted since the last time."""

@@ -398,6 +398,8 @@ class _Generator:
         for node in reversed(list(graph.nodes)):
             if not node.users and node.op == "call_function" and node.target in _UNUSED_GONE:
                 graph.erase_node(node)
+        if recorder.data is not None:
+            recorder.data.close()
         gm = torch.fx.GraphModule({}, graph)
         torch_private.forget_source_with(gm)
         needs_grad = torch.is_grad_enabled() and self._carries_gradients()
