@@ -81,3 +81,17 @@ def test_blocks_of_several_threads_overlap():
     leave.set()
     thread.join(10)
     assert gc.isenabled()
+
+
+def test_memory_that_a_capture_has_freed_goes_back_to_the_system():
+    def resident():
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * 4096
+
+    held = [bytes(100_000) for _ in range(600)]  # 60 MB below the size from which malloc maps blocks of their own
+    kept = [bytes(100) for _ in range(1000)]
+    before = resident()
+    del held
+    tracer_core.compile(lambda x: x.cos() * 3 - 1)(torch.randn(10))
+    assert resident() < before - 30_000_000
+    assert len(kept) == 1000

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core import events, settings, torch_private
+from tracer_core.collector import give_back_free_memory
 from tracer_core.errors import GraphBreakError, RecompileLimitWarning, TracerError
 from tracer_core.interpreter.frame import Frame, Unread
 from tracer_core.interpreter.real import RealMachine
@@ -337,6 +338,7 @@ class CompiledFunction:
         try:
             with recording(self):
                 record = capture(start, state, self.config, segment.seen, name, self._natives)
+            give_back_free_memory()
         except UserError as error:
             if isinstance(error.__cause__, RunNatively):
                 if error.__cause__.always:
