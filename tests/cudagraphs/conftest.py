@@ -13,7 +13,7 @@ import cudagraphs_backend
 import tracer_core
 from cudagraphs_backend.plugin import BACKEND
 from cudagraphs_backend.state import states
-from tests.cudagraphs.simulated import SimulatedDevice
+from tests.cudagraphs.simulated import HAZARDS, SimulatedDevice
 
 
 @dataclasses.dataclass
@@ -65,10 +65,12 @@ def world(request):
     cudagraphs_backend.reset()
     made, undo = _make(request.param)
     torch.manual_seed(0)
+    HAZARDS.clear()
     yield made
     tracer_core.reset()
     cudagraphs_backend.reset()
     undo()
+    assert HAZARDS == []
 
 
 @pytest.fixture
@@ -77,7 +79,9 @@ def simulated():
     cudagraphs_backend.reset()
     made, undo = _make("simulated")
     torch.manual_seed(0)
+    HAZARDS.clear()
     yield made
     tracer_core.reset()
     cudagraphs_backend.reset()
     undo()
+    assert HAZARDS == []

@@ -19,6 +19,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from cudagraphs_backend.placement import routed
+
 aten = torch.ops.aten
 
 #: Operators that wait for the device.
@@ -29,8 +31,16 @@ WAITS = frozenset({aten._local_scalar_dense.default, aten.nonzero.default, aten.
 CUSTOM_WAITS = frozenset({"graphtests.reads.default"})
 
 
+#: Hazards of this process: the core runs a program plainly whose graph raised, so raising alone may pass unseen.
+HAZARDS: list[str] = []
+
+
 class HazardError(AssertionError):
     """What would be a wrong result or undefined behaviour on a real device."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        HAZARDS.append(what)
 
 
 class Pool:
@@ -40,7 +50,7 @@ class Pool:
     def __init__(self) -> None:
         self.blocks: list[tuple[torch.Tensor, list[Any]]] = []
         self.last_stream: int | None = None
-        self.busy = False
+        self.busy = self.tainted = False
 
     def allocate(self, like: torch.Tensor) -> torch.Tensor:
         span = (
@@ -57,6 +67,10 @@ class Pool:
         tenants: list[Any] = []
         self.blocks.append((memory, tenants))
         return self._on(memory, tenants, like)
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        address = tensor.data_ptr()
+        return any(0 <= address - memory.data_ptr() < memory.numel() for memory, _ in self.blocks)
 
     @staticmethod
     def _alive(reference: int) -> bool:
@@ -152,21 +166,35 @@ def _random_kept():
         torch.set_rng_state(state)
 
 
+class Router:
+    """Switches a capture between two pools."""
+
+    def __init__(self, recorder: Capture, results: Pool, scratch: Pool) -> None:
+        self.recorder, self.pools = recorder, (results, scratch)
+
+    def to_results(self) -> None:
+        self.recorder.pool = self.pools[0]
+
+    def to_scratch(self) -> None:
+        self.recorder.pool = self.pools[1]
+
+
 class SimulatedGraph:
-    def __init__(self, device: SimulatedDevice, pool: Pool, steps: list[Any]) -> None:
-        self.device, self.pool, self.steps = device, pool, steps
+    def __init__(self, device: SimulatedDevice, pools: list[Pool], steps: list[Any]) -> None:
+        self.device, self.pools, self.steps = device, pools, steps
         self.replays = 0
 
     def replay(self) -> None:
         if self.steps is None:
             raise HazardError("a graph that was reset is replayed")
-        pool, stream = self.pool, self.device.current_stream()
-        if pool.busy:
-            raise HazardError("two threads replay recordings of one pool")
-        if pool.last_stream not in (None, stream) and (pool.last_stream, stream) not in self.device.waits:
-            raise HazardError("a replay does not wait for the one before it, on another stream")
+        stream = self.device.current_stream()
+        for pool in self.pools:
+            if pool.busy:
+                raise HazardError("two threads replay recordings of one pool")
+            if pool.last_stream not in (None, stream) and (pool.last_stream, stream) not in self.device.waits:
+                raise HazardError("a replay does not wait for the one before it, on another stream")
+            pool.busy, pool.last_stream = True, stream
         self.device.waits.clear()
-        pool.busy, pool.last_stream = True, stream
         try:
             time.sleep(self.device.delay)
             with torch.no_grad():
@@ -176,7 +204,8 @@ class SimulatedGraph:
                         if place is not None:
                             place.copy_(value)
         finally:
-            pool.busy = False
+            for pool in self.pools:
+                pool.busy = False
         self.replays += 1
         self.device.replays += 1
 
@@ -214,19 +243,36 @@ class SimulatedDevice:
         return self.pools[-1]
 
     def capture(
-        self, body: Callable[[], Any], pool: Pool, generators: Sequence[torch.Generator]
+        self,
+        body: Callable[[], Any],
+        pool: Pool,
+        generators: Sequence[torch.Generator],
+        scratch: Pool | None = None,
     ) -> tuple[SimulatedGraph, Any]:
         if self.capturing():
             raise HazardError("a capture inside a capture")
+        if pool.tainted or (scratch is not None and scratch.tainted):
+            raise HazardError("a capture in a pool in which one failed")
         recorder = Capture(pool)
         self._local.capturing = True
         try:
-            with recorder:
-                result = body()
+            with contextlib.nullcontext() if scratch is None else routed(Router(recorder, pool, scratch)):
+                with recorder:
+                    result = body()
+        except BaseException:
+            pool.tainted = True
+            if scratch is not None:
+                scratch.tainted = True
+            raise
         finally:
             self._local.capturing = False
         self.captures += 1
-        return SimulatedGraph(self, pool, recorder.steps), result
+        return SimulatedGraph(
+            self, [one for one in (pool, scratch) if one is not None], recorder.steps
+        ), result
+
+    def lie_in_pool(self, tensors: Sequence[torch.Tensor], pool: Pool) -> bool:
+        return all(pool.holds(one) for one in tensors)
 
     def synchronize(self) -> None:
         if self.capturing():

@@ -222,3 +222,40 @@ def test_the_report(world):
     (row,) = cudagraphs_backend.report()
     assert (row.phase, row.sizes, row.recordings, row.replays, row.plain) == ("inference", 1, 1, 2, 1)
     assert row.nbytes > 0 and row.reason == ""
+
+
+def chain(x):
+    for _ in range(6):
+        x = (x * 2).tanh() + 1
+    return x, x.cos()
+
+
+def test_scratch_memory_is_shared_and_results_have_their_own(simulated):
+    compiled = [simulated.compile(chain) for _ in range(3)]
+    kept = []
+    for _ in range(3):
+        for one in compiled:
+            x = simulated.randn(4 * LARGE)
+            kept = [*kept[-4:], (one(x), chain(x))]
+            for actual, expected in kept:
+                same(actual, expected)
+    nbytes = 16 * LARGE  # of one tensor
+    sizes = sorted(pool.nbytes for pool in simulated.simulated.pools)
+    assert simulated.recordings == 6, simulated.rows
+    assert sizes[:-1] == [2 * nbytes] * 6, "two recordings of each that keep results, and nothing but results"
+    assert sizes[-1] <= 4 * nbytes, sizes  # the intermediates of one run
+
+
+def test_results_that_are_placed_wrongly_are_noticed(simulated, monkeypatch):
+    from cudagraphs_backend import placement
+
+    monkeypatch.setattr(placement, "_owners", lambda graph: set())
+    compiled = simulated.compile(large)
+    other = simulated.compile(chain)
+    kept = []
+    for _ in range(4):
+        x = simulated.randn(4 * LARGE)
+        kept += [(compiled(x), large(x)), (other(x), chain(x))]
+        for actual, expected in kept:
+            same(actual, expected)
+    assert simulated.replays == 6

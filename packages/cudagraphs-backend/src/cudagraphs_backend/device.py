@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from cudagraphs_backend import torch_private
+from cudagraphs_backend import placement, torch_private
 
 T = TypeVar("T")
 
@@ -31,7 +31,8 @@ class Device(Protocol):
     """A device that records. current_stream: the caller's, as a number. capturing: somebody records on it.
     wait_for_stream: what the current stream does next waits for all that `stream` was given so far (`stream`: from
     `stream_object`). new_pool: memory that recordings allocate from. capture: see `CudaDevice.capture`.
-    reserved_bytes: memory that was taken from the device; total_bytes: what it has."""
+    lie_in_pool: whether tensors were allocated there. reserved_bytes: memory that was taken from the device;
+    total_bytes: what it has."""
 
     def current_stream(self) -> int: ...
 
@@ -44,8 +45,10 @@ class Device(Protocol):
     def new_pool(self) -> Any: ...
 
     def capture(
-        self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator]
+        self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator], scratch: Any = None
     ) -> tuple[Graph, T]: ...
+
+    def lie_in_pool(self, tensors: Sequence[torch.Tensor], pool: Any) -> bool: ...
 
     def synchronize(self) -> None: ...
 
@@ -54,6 +57,25 @@ class Device(Protocol):
     def total_bytes(self) -> int: ...
 
     def give_back_memory(self) -> None: ...
+
+
+class CudaRouter:
+    """Mutable: which of two pools a capture allocates from."""
+
+    def __init__(self, device: int, results: Any, scratch: Any) -> None:
+        self._device, self._results, self._scratch = device, results, scratch
+        self._current = results
+
+    def to_results(self) -> None:
+        self._go(self._results)
+
+    def to_scratch(self) -> None:
+        self._go(self._scratch)
+
+    def _go(self, pool: Any) -> None:
+        if pool is not self._current:
+            torch_private.switch_pool(self._device, self._current, pool)
+            self._current = pool
 
 
 class CudaDevice:
@@ -79,10 +101,11 @@ class CudaDevice:
         return torch.cuda.graph_pool_handle()
 
     def capture(
-        self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator]
+        self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator], scratch: Any = None
     ) -> tuple[Graph, T]:
         """Records what `body` launches, on a side stream, with memory from `pool`; nothing is executed. generators:
-        those it draws from beside the default one. Raises what body raises, or RuntimeError for what cannot be
+        those it draws from beside the default one. scratch: a pool for what body does not place (see `placement`);
+        None: all comes from `pool`. Raises what body raises, or RuntimeError for what cannot be
         recorded (a synchronisation, a copy from pageable memory)."""
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
@@ -90,16 +113,22 @@ class CudaDevice:
         torch.cuda.synchronize(self.index)
         try:
             with self._quiet():
-                result = self._record(graph, body, pool)
+                result = self._record(graph, body, pool, scratch)
         except BaseException:
             self._recover(graph, pool)
             raise
         return graph, result
 
-    def _record(self, graph: torch.cuda.CUDAGraph, body: Callable[[], T], pool: Any) -> T:
+    def _record(
+        self, graph: torch.cuda.CUDAGraph, body: Callable[[], T], pool: Any, scratch: Any = None
+    ) -> T:
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
-            result = body()
+            if scratch is None or not torch_private.can_switch_pools():
+                result = body()
+            else:
+                with placement.routed(CudaRouter(self.index, pool, scratch)):
+                    result = body()
         except BaseException:
             # The capture is over either way; what it says about that hides the reason.
             with contextlib.suppress(RuntimeError):
@@ -133,6 +162,9 @@ class CudaDevice:
             one = torch.zeros(1, device=torch.device("cuda", self.index))
             self._record(torch.cuda.CUDAGraph(), lambda: one.add_(1), torch.cuda.graph_pool_handle())
         torch.cuda.synchronize(self.index)
+
+    def lie_in_pool(self, tensors: Sequence[torch.Tensor], pool: Any) -> bool:
+        return torch_private.lie_in_pool(tensors, pool)
 
     def synchronize(self) -> None:
         torch.cuda.synchronize(self.index)

@@ -57,11 +57,17 @@ class NotRecordable(Exception):
     """The run can be recorded, but its results are not what the plain run's were."""
 
 
-class Recording:
-    """Mutable: used (when it was last replayed), and closed once thrown away. nbytes: of its memory. place: see
-    `Plan.place`."""
+class Misplaced(Exception):
+    """A result lies in scratch memory although its graph places results: fakes share memory where tensors do not."""
 
-    def __init__(self, state: DeviceState, run: Runner, inputs: Sequence[Any], plan: Plan) -> None:
+
+class Recording:
+    """Mutable. places: `run` says where its results are allocated (`placement`). used: when it was last replayed.
+    closed: thrown away. nbytes: of its memory. place: see `Plan.place`."""
+
+    def __init__(
+        self, state: DeviceState, run: Runner, inputs: Sequence[Any], plan: Plan, *, places: bool = False
+    ) -> None:
         self.plan = plan
         self.used = next(state.ticks)
         self.closed = False
@@ -78,11 +84,19 @@ class Recording:
         self._direct = list(plan.direct)
         self._pointers = [one.data_ptr() if isinstance(one, torch.Tensor) else 0 for one in given]
         pool = state.device.new_pool() if plan.keeps else state.shared_pool()
+        scratch = state.shared_pool() if plan.keeps and places else None
         self._graph, outputs, taken = state.record(
-            lambda: list(run(list(given))),
+            lambda: list(run(list(given))),  # a runner may clear its list
             pool,
-            plan.generators,  # a runner may clear its list
+            plan.generators,
+            scratch,
         )
+        if scratch is not None:
+            kept = [one for one, kind in zip(outputs, plan.kinds, strict=False) if kind is Kind.KEEP]
+            if not state.device.lie_in_pool(kept, pool):
+                self._graph.reset()
+                raise Misplaced
+            del kept
         own = [one for one in outputs if isinstance(one, torch.Tensor)]
         results = {torch_private.storage_key(s): s.nbytes() for s in (one.untyped_storage() for one in own)}
         buffers = sum(buffer.untyped_storage().nbytes() for buffer in self._buffers)

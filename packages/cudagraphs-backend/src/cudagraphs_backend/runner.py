@@ -19,7 +19,7 @@ import torch
 from cudagraphs_backend import screening, torch_private
 from cudagraphs_backend.layout import Result, can_be_copied, results_of
 from cudagraphs_backend.options import CudaGraphsOptions
-from cudagraphs_backend.recording import Kind, NotRecordable, Plan, Recording
+from cudagraphs_backend.recording import Kind, Misplaced, NotRecordable, Plan, Recording
 from cudagraphs_backend.state import DeviceState
 from tracer_core.plugin_api import CompileSpec, Phase, Role, Runner, logger, stage
 
@@ -77,7 +77,7 @@ runners: weakref.WeakSet[GraphedRunner] = weakref.WeakSet()
 
 
 class GraphedRunner:
-    """Mutable. See the module's docstring."""
+    """Mutable. See the module's docstring. run_placed: does what `run` does, and says where memory is to come from."""
 
     def __init__(
         self,
@@ -86,8 +86,10 @@ class GraphedRunner:
         spec: CompileSpec,
         state: DeviceState,
         options: CudaGraphsOptions,
+        run_placed: Runner | None = None,
     ) -> None:
         self._run, self._spec, self._state, self._options = run, spec, state, options
+        self._run_placed = run_placed
         self._device, self._lock = state.device, state.lock
         self._tensors = tuple(
             node_index
@@ -198,7 +200,7 @@ class GraphedRunner:
     def _made(self, plan: Plan, inputs: list[Any]) -> Recording | str:
         """A recording, or why there can be none."""
         try:
-            made = Recording(self._state, self._run, inputs, plan)
+            made = self._recorded(plan, inputs)
         except NotRecordable as error:
             return str(error)
         except Exception as error:  # the plain run that follows raises it again if it is the program's own
@@ -207,6 +209,15 @@ class GraphedRunner:
             made.close()
             return f"one recording takes {made.nbytes / 2**20:.0f} MiB, more than memory_mib allows"
         return made
+
+    def _recorded(self, plan: Plan, inputs: list[Any]) -> Recording:
+        """A recording, with scratch memory shared where the runner says what is scratch."""
+        if self._run_placed is not None:
+            try:
+                return Recording(self._state, self._run_placed, inputs, plan, places=True)
+            except Misplaced:
+                self._run_placed = None
+        return Recording(self._state, self._run, inputs, plan)
 
     def _plan(self, entry: Entry, keep: bool) -> Plan:
         copied = tuple(sorted(entry.copied))

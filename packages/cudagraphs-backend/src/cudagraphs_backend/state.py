@@ -60,13 +60,25 @@ class DeviceState:
         return self._shared[0]
 
     def record(
-        self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator]
+        self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator], scratch: Any = None
     ) -> tuple[Graph, T, int]:
         """A recording of `body`, its result, and how much memory was taken for it."""
         self.device.give_back_memory()  # what plain runs left behind would not be used again
         before = self.device.reserved_bytes()
-        graph, result = self.device.capture(body, pool, generators)
+        try:
+            graph, result = self.device.capture(body, pool, generators, scratch)
+        except BaseException:
+            self._retire(pool)
+            self._retire(scratch)
+            raise
         return graph, result, max(self.device.reserved_bytes() - before, 0)
+
+    def _retire(self, pool: Any) -> None:
+        """A pool in which a capture failed takes no other one: torch 2.11 believes that it is still recorded to.
+        Recordings that are in it keep it alive themselves."""
+        if self._shared is not None and self._shared[0] is pool:
+            self._shared[1].reset()
+            self._shared = None
 
     def held_bytes(self) -> int:
         """What all recordings hold."""

@@ -53,13 +53,40 @@ def drop_cublas_workspaces() -> None:
 
 
 def stop_allocating(device: int, pool: Any) -> None:
-    """After a capture that failed: the allocator no longer looks at its pool. torch does this itself in some
-    versions and then raises, because the pool is not being allocated to."""
+    """After a capture that failed: the allocator no longer looks at its pool, and the failed graph no longer holds it.
+    Where the capture was ended in order (an exception of Python's), torch has done both and says so by raising."""
     try:
         torch._C._cuda_endAllocateToPool(device, pool)
     except RuntimeError as error:
-        if "not currently recording" not in str(error) and "INTERNAL ASSERT" not in str(error):
+        if "not currently recording" not in str(error):
             raise
+        return
+    torch._C._cuda_releasePool(device, pool)
+
+
+def can_switch_pools() -> bool:
+    """Whether a capture may take memory from several pools."""
+    names = ("_cuda_endAllocateToPool", "_cuda_beginAllocateCurrentThreadToPool", "_cuda_releasePool")
+    return all(hasattr(torch._C, name) for name in names)
+
+
+def switch_pool(device: int, leave: Any, enter: Any) -> None:
+    """What this thread allocates comes from `enter` and no longer from `leave`. Both are held by graphs: the count
+    that the allocator adds for `enter` is taken back."""
+    torch._C._cuda_endAllocateToPool(device, leave)
+    torch._C._cuda_beginAllocateCurrentThreadToPool(device, enter)
+    torch._C._cuda_releasePool(device, enter)
+
+
+def lie_in_pool(tensors: Sequence[torch.Tensor], pool: Any) -> bool:
+    """Whether all of these CUDA tensors were allocated from a pool."""
+    segments = [
+        (one["address"], one["address"] + one["total_size"])
+        for one in torch.cuda.memory_snapshot()
+        if tuple(one["segment_pool_id"]) == tuple(pool)
+    ]
+    addresses = [one.data_ptr() for one in tensors if one.numel()]
+    return all(any(low <= address < high for low, high in segments) for address in addresses)
 
 
 _SETTINGS: tuple[Callable[[], Any], ...] = tuple(

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from cudagraphs_backend import runner, screening
+from cudagraphs_backend import placement, runner, screening
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.runner import GraphedRunner, Row
 from cudagraphs_backend.state import states
@@ -23,10 +23,16 @@ _refused: deque[Row] = deque(maxlen=256)
 
 
 def wrap(
-    run: Runner, graph: torch.fx.GraphModule, spec: CompileSpec, options: CudaGraphsOptions | None = None
+    run: Runner,
+    graph: torch.fx.GraphModule,
+    spec: CompileSpec,
+    options: CudaGraphsOptions | None = None,
+    *,
+    run_placed: Runner | None = None,
 ) -> Runner:
     """`run`, replayed from recordings on CUDA devices. options: None takes them from `spec.options` where those are
-    this backend's, and the fields of the same name where they are another's."""
+    this backend's, and the fields of the same name where they are another's. run_placed: does the same, calling
+    `placement.to_results` before it allocates memory that its results live in, and `to_scratch` after that."""
     device = screening.device_of(graph.graph)
     reason = "it has no tensors" if device is None else screening.whole_graph(graph.graph)
     state = None if device is None or reason is not None else states.of(device)
@@ -38,7 +44,7 @@ def wrap(
         )
         logger().info("%s, cudagraphs: runs without a recording: %s", spec.name, reason)
         return run
-    return GraphedRunner(run, graph, spec, state, options or _options(spec.options))
+    return GraphedRunner(run, graph, spec, state, options or _options(spec.options), run_placed)
 
 
 def _options(given: Any) -> CudaGraphsOptions:
@@ -50,12 +56,16 @@ def _options(given: Any) -> CudaGraphsOptions:
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """A runner that replays the graph's own operators."""
+    return wrap(_called(graph), graph, spec, run_placed=_called(placement.placed(graph)))
+
+
+def _called(graph: torch.fx.GraphModule) -> Runner:
     forward = graph.forward
 
     def run(inputs: list[Any]) -> Any:
         return forward(*inputs)
 
-    return wrap(run, graph, spec)
+    return run
 
 
 def report() -> list[Row]:

@@ -144,11 +144,11 @@ def forget() -> None:
 
 
 def reset_used() -> None:
-    """Calls `Backend.reset` of every backend that was used, and forgets which were."""
+    """Calls `Backend.reset` of every backend that was used. Functions compiled with it go on using it, so a later
+    reset has to reach it too."""
     for backend in tuple(_used.values()):
         if backend.reset is not None:
             resolve(backend.reset)()
-    _used.clear()
 
 
 def mark_used(backend: Backend) -> None:

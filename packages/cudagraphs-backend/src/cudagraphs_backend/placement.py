@@ -1,0 +1,97 @@
+"""Where a recording's memory comes from: what stays is apart from what every recording may write over.
+
+In: a lowered graph. Out: the same graph with calls round the operators whose memory its results live in. What always
+holds: outside a recording those calls do nothing; inside, results are allocated in memory of the recording's own,
+and everything else in the scratch memory that all recordings of a device share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+
+from cudagraphs_backend.torch_private import storage_key
+
+
+class Router(Protocol):
+    """Switches what the current thread allocates from."""
+
+    def to_results(self) -> None: ...
+
+    def to_scratch(self) -> None: ...
+
+
+class _Current(threading.local):
+    router: Router | None = None
+
+
+_current = _Current()
+
+
+@contextlib.contextmanager
+def routed(router: Router) -> Iterator[None]:
+    """Inside, `to_results` and `to_scratch` of this thread reach `router`; memory is scratch to begin with."""
+    router.to_scratch()
+    _current.router = router
+    try:
+        yield
+    finally:
+        _current.router = None
+        router.to_results()
+
+
+def to_results() -> None:
+    """From here on memory is allocated where results stay."""
+    if _current.router is not None:
+        _current.router.to_results()
+
+
+def to_scratch() -> None:
+    """From here on memory is allocated where every recording may write."""
+    if _current.router is not None:
+        _current.router.to_scratch()
+
+
+def placed(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """`gm` with those calls in it."""
+    owners = _owners(gm.graph)
+    graph = torch.fx.Graph()
+    made: dict[torch.fx.Node, Any] = {}
+    inside = False
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            graph.output(torch.fx.map_arg(node.args[0], made.__getitem__))
+            break
+        if node.op == "call_function" and (node in owners) != inside and not _is_number(node):
+            inside = not inside
+            graph.call_function(to_results if inside else to_scratch, ())
+        made[node] = graph.node_copy(node, made.__getitem__)
+    return torch.fx.GraphModule(gm, graph, class_name="Placed")
+
+
+def _owners(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """The operators that allocate the memory of the graph's results."""
+    first: dict[int, torch.fx.Node] = {}
+    for node in graph.nodes:
+        for value in _tensors(node.meta.get("val")):
+            first.setdefault(storage_key(value.untyped_storage()), node)
+    (output,) = graph.find_nodes(op="output")
+    found = set()
+    for node in output.all_input_nodes:
+        for value in _tensors(node.meta.get("val")):
+            found |= {node, first[storage_key(value.untyped_storage())]}
+    sources = {node.args[0] for node in found if getattr(node.target, "__name__", "") == "getitem"}
+    return found | sources  # type: ignore[operator]
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return [one for one in values if isinstance(one, torch.Tensor)]
+
+
+def _is_number(node: torch.fx.Node) -> bool:
+    return not _tensors(node.meta.get("val"))
