@@ -15,11 +15,11 @@ import torch
 
 from tests.opinfo.values import copied, rebuild, tensors
 
-#: Variants are made of this many samples of a row at most, spread over them.
+#: Variants are made of at most one sample in this many of those that a row may have, spread over them.
 VARIANTS_OF = 5
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Case:
     """kind: forward, in-place, out, backward or error. name: unique in the row."""
 
@@ -30,7 +30,7 @@ class Case:
     kwargs: dict[str, Any]
 
 
-def _spread(items: list[Any], count: int) -> list[Any]:
+def spread(items: list[Any], count: int) -> list[Any]:
     """`count` of them, evenly spaced; all for 0."""
     if not count or len(items) <= count:
         return items
@@ -43,7 +43,7 @@ def samples(
     """(number, positional arguments, named ones) of the operator's own samples."""
     torch.manual_seed(0)
     made = list(op.sample_inputs("cpu", dtype, requires_grad=requires_grad))
-    chosen = _spread(list(enumerate(made)), limit)
+    chosen = spread(list(enumerate(made)), limit)
     return [(number, (one.input, *one.args), dict(one.kwargs)) for number, one in chosen]
 
 
@@ -111,10 +111,10 @@ VARIANTS: dict[str, Callable[[Any], Any]] = {
 ELEMENTWISE_VARIANTS: dict[str, Callable[[Any], Any]] = {"special": _special, "extreme": _extreme}
 
 
-def _variants(op: Any, made: list[tuple[int, Any, Any]]) -> Iterator[tuple[str, Any, Any]]:
+def _variants(op: Any, made: list[tuple[int, Any, Any]], limit: int) -> Iterator[tuple[str, Any, Any]]:
     elementwise = type(op).__name__ in ("UnaryUfuncInfo", "BinaryUfuncInfo")
     chosen = {**VARIANTS, **(ELEMENTWISE_VARIANTS if elementwise else {})}
-    for number, args, kwargs in _spread(made, VARIANTS_OF):
+    for number, args, kwargs in spread(made, max(2, limit // VARIANTS_OF) if limit else 0):
         before = tensors((args, kwargs))
         for name, change in chosen.items():
             changed = rebuild((args, kwargs), change)
@@ -130,7 +130,7 @@ def forward(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
     made = samples(op, dtype, limit)
     for number, args, kwargs in made:
         yield Case("forward", f"forward {number}", op.op, *rebuild((args, kwargs), _leaf))
-    for name, args, kwargs in _variants(op, made):
+    for name, args, kwargs in _variants(op, made, limit):
         yield Case("forward", f"forward {name}", op.op, args, kwargs)
 
 
@@ -139,7 +139,7 @@ def in_place(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
     if op.inplace_variant is None:
         return
     made = samples(op, dtype, limit)
-    chosen = [*((str(n), a, k) for n, a, k in made), *_variants(op, made)]
+    chosen = [*((str(n), a, k) for n, a, k in made), *_variants(op, made, limit)]
     for name, args, kwargs in chosen:
         if isinstance(args[0], torch.Tensor) and "overlapping" not in name:
             yield Case("in-place", f"in-place {name}", op.inplace_variant, args, kwargs)
@@ -149,7 +149,7 @@ def out(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
     """``out=`` with tensors of the right sizes, for a few samples."""
     if not op.supports_out:
         return
-    for number, args, kwargs in _spread(samples(op, dtype, limit), 3):
+    for number, args, kwargs in spread(samples(op, dtype, limit), 3):
         try:
             result = op.op(*copied(args), **copied(kwargs))
         except Exception:  # a call that eager refuses has no results to make room for
@@ -168,7 +168,7 @@ def backward(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
     for number, args, kwargs in made:
         if any(tensor.requires_grad for tensor in tensors((args, kwargs))):
             yield Case("backward", f"backward {number}", op.op, args, kwargs)
-    for number, args, kwargs in _spread(made, 2):
+    for number, args, kwargs in spread(made, 2):
         for name, change in layouts.items():
             yield Case("backward", f"backward {number} {name}", op.op, *rebuild((args, kwargs), change))
 
@@ -180,6 +180,8 @@ def errors(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
     torch.manual_seed(0)
     for number, error in enumerate(itertools.islice(op.error_inputs("cpu"), 12)):
         one = error.sample_input
+        if any(tensor.device.type != "cpu" for tensor in tensors((one.input, one.args, one.kwargs))):
+            continue
         yield Case("error", f"error {number}", op.op, (one.input, *one.args), dict(one.kwargs))
 
 

@@ -181,7 +181,8 @@ def _dense(value: torch.Tensor) -> torch.Tensor:
     value = value.detach()
     if value.layout is not torch.strided:
         value = value.to_dense()
-    return value.resolve_conj().resolve_neg()
+    value = value.resolve_conj().resolve_neg()
+    return value.to(torch.complex64) if value.dtype is torch.complex32 else value
 
 
 def _real(value: torch.Tensor) -> torch.Tensor:
@@ -191,7 +192,7 @@ def _real(value: torch.Tensor) -> torch.Tensor:
 def _within(e: Any, a: Any, t: Any, m: Any, dtype: torch.dtype) -> torch.Tensor:
     """Where a (ours) is right: as eager (e), or as near to the truth (t) as eager and rounding allow.
     m: the truth for inputs that are moved by their own rounding."""
-    info = torch.finfo(dtype)
+    info = torch.finfo(dtype)  # of the tensors as they are compared
     rounded = _real(torch.view_as_complex(t).to(dtype).to(torch.complex128)) if dtype.is_complex else (
         t.to(dtype).to(torch.float64)
     )  # fmt: skip

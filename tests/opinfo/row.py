@@ -25,14 +25,17 @@ from torch.testing._internal.common_methods_invocations import op_db
 import tracer_core
 from inductor_backend.compile_graph import compile_graph
 from inductor_backend.plugin import BACKEND
-from tests.opinfo.cases import KINDS, Case
+from tests.opinfo.cases import KINDS, Case, spread
 from tests.opinfo.judge import Outcome, differs
 from tests.opinfo.unusual import NO_VALUES
 from tests.opinfo.values import WIDER, copied, leaves, nudged, tensors, widened
 from tracer_core.plugin_api import hookimpl
 from tracer_core.stages import recording
 
+#: Cases of one program.
 GROUP = 24
+#: Calls of a kind that eager refuses and that are tried at most: each is a program of its own.
+REFUSED = 6
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     torch.float32, torch.float64, torch.bfloat16, torch.float16,
     torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64,
@@ -186,12 +189,12 @@ class Row:
 
     def kind(self, kind: str, cases: list[Case]) -> None:
         """All cases of a kind: those that eager takes in groups, the others one by one."""
-        self.count[kind] += len(cases)
-        refused = {id(case) for case in cases if self.eager([case])[0].error is not None}
-        for case in cases:
-            if id(case) in refused:
-                self.alone(case)
-        good = [case for case in cases if id(case) not in refused]
+
+        refused = [case for case in cases if self.eager([case])[0].error is not None]
+        for case in spread(refused, REFUSED if self.limit else 0):
+            self.alone(case)
+        self.count[kind] = len(cases) - max(0, len(refused) - REFUSED if self.limit else 0)
+        good = [case for case in cases if case not in refused]
         with watching() as (seen, backend):
             self.seen[kind] = seen
             groups = [good[begin : begin + GROUP] for begin in range(0, len(good), GROUP)]
@@ -201,6 +204,7 @@ class Row:
                 self.among(group, suspects, text)
 
     def eager(self, cases: list[Case]) -> list[Outcome]:
+        self.tell("eagerly: " + ", ".join(case.name for case in cases))
         return self.outcomes(program([case.function for case in cases]), cases)
 
     def compiled(self, cases: list[Case], backend: Any) -> list[Outcome]:

@@ -71,3 +71,27 @@ def test_position_in_a_number():
 def test_complex_results_into_given_memory():
     same(lambda x, out: torch.fft.fft(x, out=out), torch.rand(6), torch.zeros(6, dtype=torch.complex64))
     same(lambda x: (x.cdouble(), x.cdouble().t()), torch.rand(2, 3))
+
+
+def test_strides_of_batch_norm_and_of_logic():
+    x, y = torch.randn(5, 6, 7).permute(2, 1, 0), torch.randn(7, 6, 5)
+    mean, deviation = torch.zeros(6), torch.ones(6)
+    norm = torch.nn.functional.batch_norm
+    assert same(lambda x, m, v: norm(x, m, v), x, mean, deviation) is None
+    assert same(lambda x, m, v: norm(x, m, v, training=True), x, mean, deviation) is None
+    image = torch.randn(2, 6, 4, 4).to(memory_format=torch.channels_last)
+    assert same(lambda x, m, v: norm(x, m, v), image, mean, deviation) is None
+    assert same(lambda x, y: (torch.logical_and(x, y), torch.copysign(x, y), torch.ldexp(x, y)), x, y) is None
+    z, w = torch.randn(5, 10, 5).permute(2, 1, 0), torch.randn(10, 5)
+    assert same(lambda x, y: (x // y, torch.div(x, y, rounding_mode="floor")), z, w) is None
+
+
+def test_checks_that_fakes_leave_out():
+    assert same(lambda x: torch.cummax(x, 1), torch.tensor(1.0)) is IndexError
+    assert same(lambda x: torch.cummax(x, 0)[0], torch.tensor(1.0)) is None
+    wrong = torch.zeros(3, dtype=torch.float64)
+    assert same(lambda x, out: torch.complex(x, x, out=out), torch.rand(3), wrong) is RuntimeError
+    source, index = torch.rand(0, 10), torch.zeros(0, dtype=torch.int64)
+    assert (
+        same(lambda x, i, s: x.index_reduce(1, i, s, "amax"), torch.rand(0, 5), index, source) is RuntimeError
+    )

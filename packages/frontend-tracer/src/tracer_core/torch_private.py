@@ -68,12 +68,22 @@ def plain_checkpoint() -> Any:
     return getattr(checkpoint, "__wrapped__", checkpoint)
 
 
-def fake_like(value: Any, dtype: torch.dtype | None = None, device: torch.device | None = None) -> Any:
+def fake_like(
+    value: Any, dtype: torch.dtype | None = None, device: torch.device | None = None, strides: Any = None
+) -> Any:
     """A new fake with the sizes, strides, dtype and device (or others) of one; no recording mode sees it."""
     mode = value.fake_mode
+    wanted = value.stride() if strides is None else strides
     with no_python_dispatch(), torch.no_grad():
-        meta = torch.empty_strided(value.shape, value.stride(), dtype=dtype or value.dtype, device="meta")
+        meta = torch.empty_strided(value.shape, wanted, dtype=dtype or value.dtype, device="meta")
     return _fake_class()(mode, meta, device or value.device)
+
+
+def suggested_memory_format(value: torch.Tensor) -> torch.memory_format:
+    """What kernels that keep a memory format give their result."""
+    from torch._prims_common import suggest_memory_format
+
+    return suggest_memory_format(value)
 
 
 def fake_mode_of(value: Any) -> Any:
@@ -267,12 +277,14 @@ _LIGHT_FAKE_MODE = ("2.13.",)
 
 def capture_mode(
     before_operator: Callable[[Any, Any, Any], None],
+    after_operator: Callable[[Any, Any, Any], Any],
     shape_env: Any,
     quick: Callable[[Any, Any, Any, Any, Callable[[], Any]], Any],
     slow: Any,
 ) -> Any:
     """A FakeTensorMode that calls ``before_operator(func, args, kwargs)`` ahead of each operator.
 
+    ``after_operator(func, args, result)`` says what the mode's answer becomes.
     ``quick(mode, func, args, kwargs, run)`` may answer in its place, and returns `slow` where it does not;
     run() gives the mode's own answer.
 
@@ -306,7 +318,7 @@ def capture_mode(
 
             def run() -> Any:
                 before_operator(func, args, kwargs)
-                return dispatch(self, func, types, args, kwargs)
+                return after_operator(func, args, dispatch(self, func, types, args, kwargs))
 
             result = slow
             if light or (func is symbolic_rule and args[0]._has_symbolic_sizes_strides):

@@ -16,6 +16,7 @@ import torch
 
 from tracer_core import markers, torch_private
 from tracer_core.recorder import quick
+from tracer_core.recorder.layouts import laid_out
 from tracer_core.segments.breaks import Break
 
 #: Called by torch itself on fresh real tensors while it makes fake ones of them.
@@ -65,7 +66,7 @@ class Fakes:
         #: What marks promised of symbols.
         self.promises: list[Promise] = []
         before = self._before_operator if data_sizes and symbolic else _refuse_real
-        self.mode = torch_private.capture_mode(before, self.shape_env, quick.run, quick.SLOW)
+        self.mode = torch_private.capture_mode(before, laid_out, self.shape_env, quick.run, quick.SLOW)
         self._fake: dict[int, Any] = {}
         self._real: dict[int, torch.Tensor] = {}
         self._alive: list[Any] = []

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from tracer_core import settings, torch_private
 from tracer_core.numpy_types import SCALARS
 from tracer_core.recorder.casts import misfit
+from tracer_core.recorder.checks import unchecked
 from tracer_core.recorder.data_sizes import READS_A_NUMBER, DataSizes, gives_data_size, is_whole_number
 from tracer_core.recorder.fake import Fakes, writes
 from tracer_core.recorder.ranges import Ranges
@@ -244,7 +245,9 @@ class Recorder:
                 kwargs = kwargs if number is None else {**kwargs, name: number}
         given: list[Any] = []
         fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
-        unfit = misfit(func, fake_args, fake_kwargs, self.fakes.mode)
+        unfit = misfit(func, fake_args, fake_kwargs, self.fakes.mode) or unchecked(
+            func, fake_args, fake_kwargs, self.fakes.mode
+        )
         if unfit is not None:
             raise Break("operator_failed", f"{_name(func)}: {unfit}")
         if self.data is not None and getattr(func, "__name__", "") in READS_A_NUMBER:

@@ -1,0 +1,64 @@
+"""What kernels check and fakes do not: such a call runs for real, and raises what eager raises.
+
+In: a torch function and its fake arguments. Out: why it may raise, or None. What always holds: nothing is written; a
+call that is named here and is right after all costs a graph break, never a wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+
+def _running_extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    value, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim")
+    wrong = type(dim) is int and value.dim() == 0 and dim not in (-1, 0)
+    return "a number has one dimension to run along" if wrong else None
+
+
+def _index_reduce(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    if len(args) < 4 or not all(isinstance(args[k], torch.Tensor) for k in (2, 3)) or type(args[1]) is not int:
+        return None
+    index, source = args[2], args[3]
+    along = source.shape[args[1]] if source.dim() else 1
+    return "as many positions as there are sources" if index.numel() != along else None
+
+
+_CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
+    "cummax": _running_extreme,
+    "cummin": _running_extreme,
+    "index_reduce": _index_reduce,
+    "index_reduce_": _index_reduce,
+}
+
+#: They write to other arguments as well: torch's own functional form of ``out=`` mixes them up.
+_SEVERAL_WRITES = frozenset({"_native_batch_norm_legit", "native_batch_norm", "_batch_norm_with_update"})
+
+
+def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
+    """Why a call may raise though its fakes do not."""
+    name = getattr(func, "__name__", "")
+    check = _CHECKS.get(name)
+    if check is not None and args and isinstance(args[0], torch.Tensor):
+        return check(args, kwargs)
+    out = kwargs.get("out")
+    if out is None:
+        return None
+    if name in _SEVERAL_WRITES:
+        return "out= of an operator that writes to other arguments, too"
+    return _other_dtype(func, args, kwargs, mode)
+
+
+def _other_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
+    """Kernels differ in which dtypes of ``out=`` they take; those of the result all of them do."""
+    try:
+        with mode, torch.no_grad():
+            result = func(*args, **{name: value for name, value in kwargs.items() if name != "out"})
+    except Exception:
+        return None  # what the operator itself says is raised where it runs
+    pairs = zip(pytree.tree_leaves(result), pytree.tree_leaves(kwargs["out"]), strict=False)
+    tensors = ((a, b) for a, b in pairs if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor))
+    return "out= has another dtype than the result" if any(a.dtype != b.dtype for a, b in tensors) else None

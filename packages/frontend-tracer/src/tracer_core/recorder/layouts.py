@@ -1,0 +1,77 @@
+"""Strides of results, where fakes give others than the CPU's kernels.
+
+In: an operator, its fake arguments, its fake result. Out: the result with the strides that eager gives. What always
+holds: sizes and dtypes stay; with symbolic sizes the answer stays as it is (the first result of a kernel is checked).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+
+aten = torch.ops.aten
+
+
+def _static(value: Any) -> bool:
+    return all(type(number) is int for number in (*value.shape, *value.stride()))
+
+
+def _meta(value: Any) -> torch.Tensor:
+    return torch.empty_strided(value.shape, value.stride(), device="meta")
+
+
+def _elementwise(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """As an elementwise kernel lays its result out: a C++ one is asked."""
+    operands = [arg for arg in args[:2] if isinstance(arg, torch.Tensor)]
+    return torch.add(*map(_meta, operands)) if len(operands) == 2 else None
+
+
+def _ldexp(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """The second operand is a dense power of two by then."""
+    first, second = args[:2]
+    return torch.add(_meta(first), torch.empty_like(_meta(second)))
+
+
+def _batch_norm(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Contiguous, or channels last."""
+    value = _meta(args[0])
+    return torch.empty_like(value, memory_format=torch_private.suggested_memory_format(value))
+
+
+LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
+    operator: rule
+    for rule, operators in {
+        _elementwise: (
+            aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default, aten.copysign.Tensor,
+            aten.floor_divide.default, aten.div.Tensor_mode,
+        ),
+        _ldexp: (aten.ldexp.Tensor,),
+        _batch_norm: (
+            aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
+            aten._native_batch_norm_legit.no_stats, aten._native_batch_norm_legit_no_training.default,
+            aten._native_batch_norm_legit_functional.default, aten._batch_norm_with_update.default,
+            aten._batch_norm_with_update_functional.default, aten._batch_norm_no_update.default,
+        ),
+    }.items()
+    for operator in operators
+}  # fmt: skip
+
+
+def laid_out(func: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """The result as the kernel lays it out."""
+    rule = LAYOUTS.get(func)
+    first = result[0] if isinstance(result, (tuple, list)) else result
+    if rule is None or not isinstance(first, torch.Tensor) or first.device.type != "cpu":
+        return result
+    if not all(_static(value) for value in (*args, first) if isinstance(value, torch.Tensor)):
+        return result
+    with torch_private.no_python_dispatch(), torch.no_grad():
+        wanted = rule(args)
+    if wanted is None or wanted.shape != first.shape or wanted.stride() == first.stride():
+        return result
+    made = torch_private.fake_like(first, strides=wanted.stride())
+    return made if first is result else (made, *result[1:])
