@@ -1,6 +1,7 @@
 """Inference and training on a GPU beside eager and torch.compile: ``python -m benchmarks.gpu``.
 
-A process per row and compiler: seconds of the first call (capture, compile, run; empty caches), milliseconds of a call
+A process per row and kind of compiler (eager, torch, ours; the modes of one kind one after the other, so the first call is
+that of the first mode): seconds of the first call (capture, compile, run; empty caches), milliseconds of a call
 with a synchronisation each (latency) and of one in a row of calls (back to back), MiB of peak memory, greatest error
 relative to eager's largest value. Resumable: a row that is in the file of results is not measured again. TF32 is allowed.
 """
@@ -17,6 +18,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from benchmarks.results import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -67,7 +70,9 @@ def _gpt2() -> tuple[Any, tuple[Any, ...]]:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(GPT2Config(return_dict=False, use_cache=False)), (torch.randint(0, 50000, (4, 512)),)
+    return GPT2LMHeadModel(GPT2Config(use_cache=False)), (
+        torch.randint(0, 50000, (4, 512)),
+    )
 
 
 def _llama() -> tuple[Any, tuple[Any, ...]]:
@@ -75,7 +80,7 @@ def _llama() -> tuple[Any, tuple[Any, ...]]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=4, num_attention_heads=16,
-                         num_key_value_heads=16, return_dict=False, use_cache=False)  # fmt: skip
+                         num_key_value_heads=16, use_cache=False)  # fmt: skip
     return LlamaForCausalLM(config).bfloat16(), (torch.randint(0, 30000, (1, 2048)),)
 
 
@@ -99,6 +104,8 @@ ROWS: dict[str, tuple[Callable[[], tuple[Any, tuple[Any, ...]]], bool]] = {
 
 
 def _first(result: Any) -> Any:
+    if hasattr(result, "to_tuple"):
+        result = result.to_tuple()
     while isinstance(result, (tuple, list)):
         result = result[0]
     return result
@@ -138,8 +145,8 @@ def _compiled(compiler: str, function: Any) -> Any:
     return tracer_core.compile(function, mode=mode or None) if mode else tracer_core.compile(function)
 
 
-def measure(row: str, compiler: str) -> dict[str, Any]:
-    """One row in this process."""
+def measure(row: str, compilers: list[str]) -> dict[str, dict[str, Any]]:
+    """One row in this process, with each compiler."""
     import torch
 
     torch.set_float32_matmul_precision("high")
@@ -159,15 +166,26 @@ def measure(row: str, compiler: str) -> dict[str, Any]:
     for _ in range(3):  # cuDNN, cuBLAS and the allocator are warm before the clock starts
         _step(function, inputs, parameters, training)()
     torch.cuda.synchronize()
-    step = _step(_compiled(compiler, function), inputs, parameters, training)
+    found = {}
+    for number, compiler in enumerate(compilers):
+        step = _step(_compiled(compiler, function), inputs, parameters, training)
+        found[compiler] = _one(step, expected, torch)
+        if number:
+            found[compiler]["first_s"] = None  # an earlier mode has warmed the compiler
+        print(json.dumps(found), flush=True)
+    return found
+
+
+def _one(step: Callable[[], Any], expected: Any, torch: Any) -> dict[str, Any]:
     started = time.perf_counter()
     result = step()
     torch.cuda.synchronize()
     first = time.perf_counter() - started
-    for _ in range(3):
+    for _ in range(4):
         result = step()
     torch.cuda.synchronize()
-    error = (_first(result).detach().float() - expected.float()).abs().max() / expected.float().abs().max()
+    scale = expected.float().abs().max().clamp_min(1e-30)
+    error = (_first(result).detach().float() - expected.float()).abs().max() / scale
     del result
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -208,20 +226,25 @@ def _timed(step: Callable[[], Any], torch: Any) -> tuple[float, float]:
     return sorted(times)[count // 2] * 1e3, min(rows) * 1e3
 
 
-def in_process(row: str, compiler: str, seconds: float) -> dict[str, Any]:
+def in_process(row: str, compilers: list[str], seconds: float) -> dict[str, dict[str, Any]]:
     """One row in a fresh process with empty caches."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "TRITON_CACHE_DIR": f"{folder}/triton", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/t",
-                       "TRACER_CACHE_DIR": os.environ.get("TRACER_CACHE_DIR", f"{folder}/tracer")}  # fmt: skip
-        command = [sys.executable, "-m", "benchmarks.gpu", "--one", row, compiler]
+        environment = {
+            **os.environ,
+            "TRITON_CACHE_DIR": f"{folder}/triton",
+            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/t",
+        }
+        command = [sys.executable, "-m", "benchmarks.gpu", "--one", row, *compilers]
         try:
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return {"problem": f"more than {seconds:.0f} s"}
-    if done.returncode != 0:
-        return {"problem": done.stderr[-1500:]}
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
+            )
+            text, problem = done.stdout, done.stderr[-1500:]
+        except subprocess.TimeoutExpired as error:
+            text, problem = (error.stdout or b"").decode(), f"more than {seconds:.0f} s"
+    lines = [line for line in text.splitlines() if line.startswith("{")]
+    found: dict[str, dict[str, Any]] = json.loads(lines[-1]) if lines else {}
+    return {name: found.get(name, {"problem": problem}) for name in compilers}
 
 
 def table(results: dict[str, dict[str, Any]], compilers: list[str]) -> str:
@@ -237,7 +260,7 @@ def table(results: dict[str, dict[str, Any]], compilers: list[str]) -> str:
                 cells.append("failed")
             else:
                 cells.append(
-                    f"{found['latency_ms']:.3f} / {found['back_to_back_ms']:.3f} ({found['first_s']:.1f} s; "
+                    f"{found['latency_ms']:.3f} / {found['back_to_back_ms']:.3f} ({found['first_s'] or '-'} s; "
                     f"{found['peak_MiB']:.0f}; {found['error']:.0e})"
                 )
         if any(cells):
@@ -247,14 +270,14 @@ def table(results: dict[str, dict[str, Any]], compilers: list[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--one", nargs=2)
+    parser.add_argument("--one", nargs="+")
     parser.add_argument("--rows", nargs="*", default=list(ROWS))
     parser.add_argument("--compilers", nargs="*", default=list(COMPILERS))
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results" / "gpu" / "gpu.json"))
     parser.add_argument("--seconds", type=float, default=540, help="stop starting rows after this long")
     chosen = parser.parse_args()
     if chosen.one:
-        print(json.dumps(measure(*chosen.one)))
+        measure(chosen.one[0], chosen.one[1:])
         return
     out = Path(chosen.out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -262,17 +285,20 @@ def main() -> None:
     results: dict[str, Any] = stored.get("rows", {})
     end = time.monotonic() + chosen.seconds
     for row in chosen.rows:
-        for compiler in chosen.compilers:
-            key = f"{row} @ {compiler}"
+        for kind in dict.fromkeys(name.partition(":")[0] for name in chosen.compilers):
+            wanted = [
+                name
+                for name in chosen.compilers
+                if name.partition(":")[0] == kind and f"{row} @ {name}" not in results
+            ]
             left = end - time.monotonic()
-            if key in results or left < 5:
+            if not wanted or left < 15:
                 continue
-            results[key] = in_process(row, compiler, left)
-            from benchmarks.results import machine
-
+            for name, found in in_process(row, wanted, left).items():
+                results[f"{row} @ {name}"] = found
+                problem = found.get("problem")
+                print(row, name, found if problem is None else problem[-700:], flush=True)
             out.write_text(json.dumps({"machine": machine(), "rows": results}, indent=1) + "\n")
-            problem = results[key].get("problem")
-            print(key, results[key] if problem is None else problem[-700:], flush=True)
     print(table(results, chosen.compilers))
 
 

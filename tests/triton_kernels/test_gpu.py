@@ -83,7 +83,9 @@ def test_operators(name, kind):
                 torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype))
     for ours, eager in zip(mine, theirs, strict=True):
         if isinstance(ours, torch.Tensor):
-            torch.testing.assert_close(ours.detach(), eager.detach(), equal_nan=True, **tolerance(eager.dtype))
+            torch.testing.assert_close(
+                ours.detach(), eager.detach(), equal_nan=True, **tolerance(eager.dtype)
+            )
 
 
 def _resnet():

@@ -37,6 +37,13 @@ OWN = {
     "argmax of long rows": (lambda x: x.argmax(1), I(0, 50, 1, 8200)),
     "argmax of integers": (lambda x: (x.argmax(1), x.argmin(1)), I(-3, 3, 4, 9)),
     "bool reductions": (lambda x: ((x > 0).any(1), (x > 0).all(1), (x > 0).sum(1)), R(4, 9)),
+    "shifts beyond the width": (
+        lambda x, y: (x << y, x >> y),
+        I(-50, 50, 40),
+        I(0, 70, 40),
+    ),
+    "remainder of a rounded number": (lambda x: x.bfloat16() % 0.7, R(50)),
+    "in place of an operand": (lambda x, w: ((x @ w + 1).relu() @ w) * 2, R(8, 8), R(8, 8)),
     "integer powers": (lambda x: (x**3, x ** x.abs()), I(-4, 5, 40)),
     "float32 sums in float64": (lambda x: x.double().sum(1), R(7, 300)),
     "scan and scatter are ATen's": (

@@ -64,6 +64,7 @@ class Compilation:
     runner: Runner | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     target: Target = CPU
+    over: dict[str, str] = field(default_factory=dict)
 
     def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:
         """Each group, and whether a buffer that it writes must be in memory afterwards."""

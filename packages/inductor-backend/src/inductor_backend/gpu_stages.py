@@ -7,7 +7,7 @@ ATen's (cuBLAS, cuDNN, with torch's settings for TF32).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inductor_backend.codegen.triton.kernel import TritonKernelWriter
 from inductor_backend.codegen.triton.module import TritonModule
@@ -18,7 +18,8 @@ from inductor_backend.loop_ir.nodes import BufferKind, ExternNode
 from inductor_backend.options import fusion_fuel
 from inductor_backend.schedule.fuse import fuse
 from inductor_backend.schedule.fused_body import kernel_body
-from inductor_backend.schedule.memory_plan import lives, plan_memory
+from inductor_backend.schedule.memory_plan import Life, lives, plan_memory
+from inductor_backend.schedule.reuse import owned_results, places_to_reuse
 from inductor_backend.schedule.split_reductions import split_reductions
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def bodies(c: Compilation) -> None:
 
 def kernels(c: Compilation) -> None:
     for body in c.bodies:
-        c.kernels.append(None if body is None else TritonKernelWriter(c.program, body, c.sizes).write())
+        kernel: Any = None if body is None else TritonKernelWriter(c.program, body, c.sizes).write()
+        c.kernels.append(kernel)
 
 
 def memory(c: Compilation) -> None:
@@ -87,6 +89,27 @@ def memory(c: Compilation) -> None:
         if buffer.kind is BufferKind.TEMP and name not in by_operators and not c.target.interpreted
     }
     c.memory = plan_memory(arena, life, [name for name in ours if name not in arena])
+    c.over = _written_over(c, life, outputs)
+
+
+def _written_over(c: Compilation, life: dict[str, Life], outputs: set[str]) -> dict[str, str]:
+    """Tensor -> the tensor in whose memory it is made: one that its kernel reads last, point by point."""
+    found: dict[str, str] = {}
+    owned = owned_results(c.program)
+    for number, (body, kernel) in enumerate(zip(c.bodies, c.kernels, strict=True)):
+        if body is None or kernel is None or getattr(kernel, "looped", True):
+            continue
+        taken: set[str] = set()
+        for name, others in places_to_reuse(c.program, body).items():
+            if life[name].first != number or name in c.memory.offsets:
+                continue
+            for other in others:
+                free = other in owned and other not in outputs and other not in c.memory.offsets
+                if free and other not in taken and life[other].last == number:
+                    found[name] = other
+                    taken.add(other)
+                    break
+    return found
 
 
 def group_steps(c: Compilation) -> None:
@@ -129,5 +152,5 @@ def module_text(c: Compilation) -> None:
         f"{c.spec.name}: {launched} fused kernels ({len(module.kernels)} different), {operators} operator calls.\n\n"
         "Made by inductor_backend; runs alone: python output_code.py makes random inputs and prints its time.\n"
     )
-    wrapper = TritonWrapper(c.program, c.memory, c.spec.sizes, c.choices, module, c.target.device)
+    wrapper = TritonWrapper(c.program, c.memory, c.spec.sizes, c.choices, module, c.target.device, c.over)
     c.text = wrapper.module(c.steps, c.sources, header)

@@ -107,6 +107,22 @@ def _elementwise(name: str, integers_pass: bool = False) -> Any:
     return lowering
 
 
+def _remainder(name: str) -> Any:
+    """Eager rounds a number to the tensors' 16-bit dtype first, and a remainder jumps where its operands differ."""
+
+    def lowering(ctx: Lowering, *operands: Any) -> Ref:
+        exact = ctx.meta().dtype
+        dtype = compute_dtype(exact)
+
+        def element(x: Any, at: Any) -> Value:
+            value = ctx.element(x, at, dtype)
+            return value if isinstance(x, Ref) or exact == dtype else make("round_to", value, attr=exact)
+
+        return ctx.pointwise(lambda at: make(name, *(element(x, at) for x in operands)))
+
+    return lowering
+
+
 def _comparison(name: str) -> Any:
     def lowering(ctx: Lowering, a: Any, b: Any) -> Ref:
         dtype = compute_dtype(ctx.common_dtype(*ctx.node.args[:2]))
@@ -129,7 +145,7 @@ for _name, _target in UNARY.items():
 for _name, _target in ROUNDING.items():
     lower(_target)(_elementwise(_name, integers_pass=_name != "sign"))
 for _name, _targets in BINARY.items():
-    lower(*_targets)(_elementwise(_name))
+    lower(*_targets)(_remainder(_name) if _name in ("mod", "fmod") else _elementwise(_name))
 for _name, _targets in COMPARISON.items():
     lower(*_targets)(_comparison(_name))
 for _name, _target in LOGICAL.items():

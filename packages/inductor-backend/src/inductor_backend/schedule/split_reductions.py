@@ -107,11 +107,11 @@ def _split(program: Program, node: LoopNode, parts: int) -> list[LoopNode]:
         reduced=(*[False] * (len(kept) + 1), True),
         stores=(Store(tuple(b.name for b in partial), where, value, store.reduce),),
     )
-    place = _rows_only(node, store, kept, outer)
+    target = _rows_only(node, store, kept, outer)
     if store.reduce == "welford":
-        return [first, *_combine_welford(program, node, store, partial, outer, parts, length, place)]
+        return [first, *_combine_welford(program, node, store, partial, outer, parts, length, target)]
     second = _over_parts(
-        node, f"{node.name}", outer, parts, partial[0], store.buffers, place, store.reduce or ""
+        node, f"{node.name}", outer, parts, partial[0], store.buffers, target, store.reduce or ""
     )
     return [first, second]
 

@@ -124,6 +124,19 @@ def _sqrt(value: Value, a: str) -> str:
     return f"tl.sqrt_rn({a})" if value.dtype == torch.float32 else f"libdevice.sqrt({a})"
 
 
+def _shift(sign: str) -> Callable[..., str]:
+    """A count outside the width shifts everything out, as in eager."""
+
+    def text(value: Value, a: str, b: str) -> str:
+        bits = value.dtype.itemsize * 8
+        inside = f"({b} >= 0) & ({b} < {bits})"
+        signed = sign == ">>" and value.dtype.is_signed
+        out = f"{a} >> {bits - 1}" if signed else f"tl.zeros_like({a})"
+        return f"tl.where({inside}, {a} {sign} tl.where({inside}, {b}, 0), {out})"
+
+    return text
+
+
 def _bit_not(value: Value, a: str) -> str:
     return f"({a} == 0)" if value.dtype == torch.bool else f"~{a}"
 
@@ -140,8 +153,8 @@ TRITON_OPS: dict[str, Callable[..., str]] = {
     "bit_or": _infix("|"),
     "bit_xor": _infix("^"),
     "bit_not": _bit_not,
-    "shift_left": _infix("<<"),
-    "shift_right": _infix(">>"),
+    "shift_left": _shift("<<"),
+    "shift_right": _shift(">>"),
     "trunc_div": _by_kind("libdevice.trunc({0} / {1})", "{0} // {1}"),
     "floor_div": _by_kind("float_floor_div({0}, {1})", "int_floor_div({0}, {1})"),
     "fmod": _by_kind("libdevice.fmod({0}, {1})", "{0} % {1}"),
@@ -163,7 +176,9 @@ TRITON_OPS: dict[str, Callable[..., str]] = {
     "trunc": _by_kind("libdevice.trunc({0})", "{0}"),
     "round": _by_kind("libdevice.rint({0})", "{0}"),
     "isnan": lambda value, a: f"({a} != {a})",
-    "isinf": lambda value, a: f'(tl.abs({a}) == float("inf"))' if value.args[0].dtype.is_floating_point else f"({a} != {a})",
+    "isinf": lambda value, a: (
+        f'(tl.abs({a}) == float("inf"))' if value.args[0].dtype.is_floating_point else f"({a} != {a})"
+    ),
     "where": lambda value, c, a, b: f"tl.where({c}, {a}, {b})",
     "cast": _cast,
     "round_to": _round_to,

@@ -53,7 +53,7 @@ _FLAT = 1000
 class TritonKernel:
     """text: the function, with `@NAME@` for its name. pointers: storages, in argument order; types: their element
     types. sizes: the int64 arguments that follow. grid: number of programs, (numel, block) of each axis. constants:
-    block sizes. warps: of one program. label: for the name."""
+    block sizes. warps: of one program. label: for the name. looped: a point may be computed more than once."""
 
     text: str
     pointers: tuple[str, ...]
@@ -63,6 +63,7 @@ class TritonKernel:
     constants: tuple[tuple[str, int], ...]
     warps: int
     label: str
+    looped: bool = False
 
 
 class TritonKernelWriter:
@@ -294,6 +295,7 @@ class TritonKernelWriter:
             constants,
             self.tile.warps,
             label,
+            self.tile.looped,
         )
 
     def _indices(self) -> None:

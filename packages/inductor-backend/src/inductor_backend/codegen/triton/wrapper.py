@@ -31,13 +31,18 @@ class TritonWrapper(Wrapper):
         choices: dict[str, Choice],
         triton: TritonModule,
         device: torch.device,
+        over: dict[str, str],
     ) -> None:
+        """over: tensor -> the tensor in whose memory it is made."""
         super().__init__(program, plan, sizes, choices)
-        self.triton, self.device = triton, device
+        self.triton, self.device, self.over = triton, device, over
 
     def step(self, number: int, step: Step) -> None:
         for name in step.fresh:
             buffer = self.program.buffers[name]
+            if name in self.over:
+                self.body.line(f"{name} = {self._same_memory(name)}")
+                continue
             self.body.line(
                 f"{name} = empty({tuple_text(buffer.layout.sizes)}, {tuple_text(buffer.layout.strides)}, "
                 f"dtype={buffer.dtype}, device=device)"
@@ -50,6 +55,13 @@ class TritonWrapper(Wrapper):
         dropped = self.plan.drop_after.get(number, [])
         if dropped:
             self.body.line(f"del {', '.join(sorted(dropped))}")
+
+    def _same_memory(self, name: str) -> str:
+        other = self.over[name]
+        layout, old = self.program.buffers[name].layout, self.program.buffers[other].layout
+        if (layout.sizes, layout.strides) == (old.sizes, old.strides):
+            return other
+        return f"as_strided({other}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)})"
 
     def module(self, steps: Sequence[Step], sources: Sequence[str], header: str) -> str:
         for number, step in enumerate(steps):
