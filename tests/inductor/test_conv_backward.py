@@ -121,3 +121,45 @@ def test_the_bias_gradient_joins_the_loop_before_it():
     assert made.kernels == 1
     for one, other in zip(made(dy, x, weight), run(dy, x, weight), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+
+
+OTHERS = {
+    "one dimension": (lambda: nn.Conv1d(8, 16, 3, padding=1), (2, 8, 9)),
+    "three dimensions": (lambda: nn.Conv3d(4, 8, 3, padding=1), (2, 4, 3, 4, 5)),
+    "groups": (lambda: nn.Conv2d(32, 32, 3, padding=1, groups=4), (2, 32, 4, 4)),
+    "transposed": (lambda: nn.ConvTranspose2d(16, 32, 2, stride=2), (2, 16, 3, 3)),
+    "half": (lambda: nn.Conv2d(16, 32, 3, padding=1).bfloat16(), (2, 16, 4, 4)),
+    "double": (lambda: nn.Conv2d(32, 32, 3, padding=1).double(), (2, 32, 4, 4)),
+    "one image without a batch": (lambda: nn.Conv2d(32, 48, 3), (32, 5, 5)),
+    "reflected padding": (lambda: nn.Conv2d(32, 48, 3, padding=1, padding_mode="reflect"), (2, 32, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_convolutions_learn_as_in_eager(name):
+    make, shape = OTHERS[name]
+    torch.manual_seed(1)
+    model = nn.Sequential(make(), nn.Tanh())
+    dtype = model[0].weight.dtype
+    fast = tracer_core.compile(model, backend="inductor")
+    x = torch.randn(shape, dtype=dtype)
+    eager = gradients(model, model, x.clone().requires_grad_())
+    ours = gradients(fast, model, x.clone().requires_grad_())
+    close = {"rtol": 5e-2, "atol": 5e-3} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-6}
+    for one, other in zip(ours, eager, strict=True):
+        if other is not None:
+            assert one.stride() == other.stride() and one.dtype == other.dtype
+            torch.testing.assert_close(one, other, **close)
+
+
+def test_batches_that_change():
+    torch.manual_seed(1)
+    model = Small()
+    fast = tracer_core.compile(model, backend="inductor", dynamic=True)
+    for batch in (2, 5, 3):
+        x = torch.randn(batch, 3, 6, 6)
+        eager = gradients(model, model, x.clone().requires_grad_())
+        ours = gradients(fast, model, x.clone().requires_grad_())
+        for one, other in zip(ours, eager, strict=True):
+            if other is not None:
+                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
