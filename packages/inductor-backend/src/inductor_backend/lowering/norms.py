@@ -116,7 +116,8 @@ def multi_margin_loss(
     weight: Ref | None = None,
     reduction: int = 1,
 ) -> Ref:
-    if len(x.sizes) != 2 or len(target.sizes) != 1 or p not in (1, 2):
+    filled = all(ctx.sizes.is_positive(size) for size in x.sizes)
+    if not filled or len(x.sizes) != 2 or len(target.sizes) != 1 or p not in (1, 2):
         return call_fallback(ctx, ctx.node.target, [x, target, p, margin, weight, reduction], {})
     rows, classes = x.sizes
     dtype = compute_dtype(x.dtype)
