@@ -168,14 +168,15 @@ def geometry_of(node: Node) -> Geometry | None:
     """Of a convolution that one of our kernels takes."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     value, filters = _tensor(x), _tensor(weight)
-    if value is None or filters is None or value.dim() != 4 or transposed or not isinstance(groups, int):
+    if value is None or filters is None or value.dim() != 4 or transposed or not _float32(x, weight, bias):
         return None
-    if not _float32(x, weight, bias) or not all(isinstance(size, int) for size in filters.shape):
+    numbers = [groups, *filters.shape, *stride, *padding, *dilation]  # type: ignore[misc]
+    if not all(isinstance(number, int) for number in numbers) or 0 in filters.shape:
         return None
-    pairs = [(int(a), int(b)) for a, b in map(_both, (stride, padding, dilation))]  # type: ignore[arg-type]
-    window = (int(filters.shape[2]), int(filters.shape[3]))
-    g = Geometry(int(value.shape[1]), int(filters.shape[0]), window, pairs[0], pairs[1], pairs[2], groups)
-    return None if kernel_of(g) is None or 0 in filters.shape else g
+    count, inside, *window = filters.shape
+    pairs = [(items[0], items[-1]) for items in (stride, padding, dilation)]  # type: ignore[index]
+    g = Geometry(inside * groups, count, (window[0], window[1]), pairs[0], pairs[1], pairs[2], groups)  # type: ignore[arg-type, operator]
+    return None if kernel_of(g) is None else g
 
 
 def _packed_convolution(editor: Editor, node: Node) -> Node | None:
@@ -198,11 +199,6 @@ def pack_convolutions(editor: Editor, convolutions: Collection[Node]) -> None:
             replacement = _packed_convolution(editor, node)
             if replacement is not None:
                 _put(editor, node, replacement)
-
-
-def _both(value: Any) -> tuple[Any, Any]:
-    items = list(value)
-    return (items[0], items[-1])
 
 
 def _mm(editor: Editor, node: Node) -> Node | None:

@@ -249,11 +249,14 @@ class Lowering:
 
     def strided(self, ref: Ref, strides: Sequence[Expr] | None = None) -> Strided:
         """The view as an argument of an operator; copied first where no strides describe it, or where
-        they are not the ones asked for."""
+        they are not the ones asked for. Those of dimensions of one element are the ones asked for, too: some
+        operators choose the layout of their result by them."""
         layout = ref.strided()
         if layout is None or (strides is not None and not same_strides(layout, strides)):
             ref = self.copy(ref, strides)
             layout = ref.buffer.layout
+        if strides is not None and same_strides(layout, strides):
+            layout = Layout(layout.sizes, tuple(strides), layout.offset)
         return Strided(ref.buffer.name, layout)
 
     def extern(
