@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import tracer_core
+from inductor_backend import compile_graph
 from inductor_backend.externs import packed
 from inductor_backend.externs.packed import Geometry, kernel_of
 from tracer_core.aten import frozen as core_frozen
@@ -171,6 +172,24 @@ def test_a_transformer(dynamic: bool) -> None:
         for batch, tokens in ((2, 40), (2, 41), (1, 100)):
             x = torch.randn(batch, tokens, 64)
             same(fast(x), model, x)
+
+
+def test_products_of_one_input_are_one_product(monkeypatch) -> None:
+    texts: list[str] = []
+    load = compile_graph.load_module
+
+    def loaded(text, *rest):
+        texts.append(text)
+        return load(text, *rest)
+
+    monkeypatch.setattr(compile_graph, "load_module", loaded)
+    model = Attention().eval()
+    fast = compiled(model)
+    x = torch.randn(2, 40, 64)
+    with torch.no_grad():
+        same(fast(x), model, x)
+    (text,) = texts
+    assert text.count(" run_packed(") == 4  # queries, keys and values; then o, up and down
 
 
 def test_nothing_is_prepared_twice_without_a_change(monkeypatch) -> None:
