@@ -21,6 +21,7 @@ import torch
 from inductor_backend.runtime.build_cpp import Library, build
 from inductor_backend.runtime.triton_build import LoadedKernel
 from inductor_backend.torch_private import cuda_raw_stream
+from tracer_core.plugin_api import BackendError
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,9 @@ class slot:  # reads as a function in generated modules
 
     number: int
 
+
+#: The room that cuda_launch.cpp has for one launch.
+MOST_PARAMETERS = 256
 
 #: (kernel, programs, parameters as (slot, offset))
 Launch = tuple[LoadedKernel, "int | slot", Sequence[tuple[int, int]]]
@@ -68,6 +72,9 @@ class _Description:
         words = [context(), len(described), ctypes.cast(self.callback, ctypes.c_void_p).value or 0]
         self.generic: list[int] = []
         for kernel, grid, parameters in described:
+            if len(parameters) > MOST_PARAMETERS:
+                detail = f"kernel {kernel.kernel.name} takes {len(parameters)} parameters, at most {MOST_PARAMETERS}"
+                raise BackendError("inductor", "build", detail)
             self.generic.append(len(words) + 1)
             place, count = (grid.number, 0) if isinstance(grid, slot) else (-1, grid)
             words += [kernel.function, 0, place, count, kernel.threads, kernel.shared, len(parameters)]

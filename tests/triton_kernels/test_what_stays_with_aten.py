@@ -1,0 +1,41 @@
+"""Which ops Triton's kernels hold, what stays with ATen, and what is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+import tracer_core
+from inductor_backend.codegen.triton.expressions import KNOWN_OPS
+from inductor_backend.ops import OPS
+from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.target import interpreted
+from tests.inductor.compiling import compiled
+from tracer_core.plugin_api import OptionError
+
+#: Ops without a Triton form: operators that need them run as ATen has them.
+ATEN_ONLY = {"digamma", "gcd", "lcm", "i0e", "i1e"}
+
+
+def test_every_op_has_a_form_or_is_known_to_have_none():
+    assert set(OPS) - KNOWN_OPS == ATEN_ONLY
+
+
+@pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+def test_an_operator_that_needs_an_op_without_a_form_stays_with_aten():
+    x = torch.rand(20) + 1
+    with interpreted():
+        made = compiled(lambda x: torch.digamma(x * 2) + 1, x)
+    assert made.compilation.runner.artifact.fallbacks == ("aten.digamma.default",)
+    torch.testing.assert_close(made(x)[0], torch.digamma(x * 2) + 1)
+
+
+def test_modes():
+    x = torch.randn(5)
+    fast = tracer_core.compile(lambda x: x * 2, mode="reduce-overhead")
+    torch.testing.assert_close(fast(x), x * 2)  # on the CPU nothing is recorded
+    for mode in ("max-autotune", "max-autotune-no-cudagraphs"):
+        with pytest.raises(OptionError, match=mode):
+            tracer_core.compile(lambda x: x * 2, mode=mode)
