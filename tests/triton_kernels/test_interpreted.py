@@ -145,3 +145,30 @@ def test_training():
             b.grad, a.grad, atol=1e-5, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}"
         )
     torch.testing.assert_close(ours[1].running_var, model[1].running_var)
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_whole_step_with_its_optimizer_is_one_graph(foreach):
+    """Optimizers of CUDA parameters use foreach kernels unless told not to."""
+    import copy
+
+    import tracer_core
+
+    torch.manual_seed(0)
+    theirs = torch.nn.Sequential(torch.nn.Linear(9, 8), torch.nn.Tanh(), torch.nn.Linear(8, 5))
+    ours = copy.deepcopy(theirs)
+
+    def step(model, optimizer, x, target):
+        optimizer.zero_grad(True)
+        F.cross_entropy(model(x), target).backward()
+        optimizer.step()
+
+    optimizers = [torch.optim.Adam(model.parameters(), foreach=foreach) for model in (theirs, ours)]
+    with interpreted():
+        fast = tracer_core.compile(step, fullgraph=True)
+        for _ in range(3):
+            x, target = torch.randn(6, 9), torch.randint(0, 5, (6,))
+            step(theirs, optimizers[0], x, target)
+            fast(ours, optimizers[1], x, target)
+    for a, b in zip(theirs.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(b, a, atol=1e-5, rtol=1e-4)

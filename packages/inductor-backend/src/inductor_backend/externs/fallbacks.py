@@ -28,6 +28,18 @@ _NAMES: dict[str, str] = {
         _flash_attention_forward.default _flash_attention_backward.default
         _efficient_attention_forward.default _efficient_attention_backward.default
     """,
+    "a list of tensors at once: the optimizers' own kernels, a few launches for all parameters": """
+        _foreach_add.Scalar _foreach_add.List _foreach_add.ScalarList _foreach_add.Tensor _foreach_sub.Scalar
+        _foreach_sub.List _foreach_sub.ScalarList _foreach_mul.Scalar _foreach_mul.List _foreach_mul.ScalarList
+        _foreach_mul.Tensor _foreach_div.Scalar _foreach_div.List _foreach_div.ScalarList _foreach_div.Tensor
+        _foreach_maximum.Scalar _foreach_maximum.List _foreach_maximum.ScalarList _foreach_minimum.Scalar
+        _foreach_minimum.List _foreach_minimum.ScalarList _foreach_clamp_max.Scalar _foreach_clamp_min.Scalar
+        _foreach_addcdiv.Scalar _foreach_addcdiv.ScalarList _foreach_addcdiv.Tensor _foreach_addcmul.Scalar
+        _foreach_addcmul.ScalarList _foreach_addcmul.Tensor _foreach_lerp.List _foreach_lerp.Scalar
+        _foreach_lerp.ScalarList _foreach_sqrt.default _foreach_rsqrt.default _foreach_neg.default _foreach_abs.default
+        _foreach_reciprocal.default _foreach_sign.default _foreach_exp.default _foreach_pow.Scalar _foreach_pow.List
+        _foreach_pow.ScalarList _foreach_pow.ScalarAndTensor _foreach_norm.Scalar
+    """,
     "a recurrent layer: oneDNN runs all its steps in one call": """
         _cudnn_rnn.default _cudnn_rnn_backward.default _thnn_fused_gru_cell.default
         _thnn_fused_lstm_cell_backward_impl.default _thnn_fused_gru_cell_backward.default
@@ -109,7 +121,7 @@ _NAMES: dict[str, str] = {
         _linalg_det.default _linalg_slogdet.default linalg_lu.default linalg_lu_factor_ex.default linalg_lu_solve.default
         lu_unpack.default linalg_solve_triangular.default triangular_solve.default linalg_lstsq.default
         linalg_matrix_exp.default linalg_pinv.atol_rtol_tensor linalg_ldl_factor_ex.default linalg_cross.default
-        linalg_householder_product.default ormqr.default geqrf.default matrix_exp.default _foreach_norm.Scalar
+        linalg_householder_product.default ormqr.default geqrf.default matrix_exp.default
     """,
     "complex numbers, which loops do not hold": """
         _fft_r2c.default _fft_c2r.default _fft_c2c.default complex.default polar.default view_as_real_copy.default
