@@ -148,7 +148,7 @@ def unbind(ctx: Lowering, x: Ref, dim: int = 0) -> tuple[Ref, ...]:
 def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = None) -> Ref:
     """Strides count in the memory that eager's `x` has, whatever ours is: where that is dense, its elements in
     the order of eager's memory are what they count in."""
-    value = ctx.node.args[0].meta["val"]
+    value = ctx.node.args[0].meta["val"]  # type: ignore[union-attr]
     order = _memory_order(ctx, value)
     start = 0 if offset is None else simplify(ctx.sizes.expr(offset) - ctx.sizes.expr(value.storage_offset()))
     position = Index(start)
