@@ -27,28 +27,41 @@ def _index_reduce(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "as many positions as there are sources" if index.numel() != along else None
 
 
+def _index_select(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    index = args[2] if len(args) > 2 else kwargs.get("index")
+    wrong = isinstance(index, torch.Tensor) and args[0].dim() == 0 and index.numel() != 1
+    return "a number is selected from by one position" if wrong else None
+
+
+def _diagonal_scatter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    gaps = args[0].requires_grad and not args[0].is_contiguous()
+    return "under autograd its result has other strides than without" if gaps else None
+
+
 _CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
     "cummax": _running_extreme,
     "cummin": _running_extreme,
+    "diagonal_scatter": _diagonal_scatter,
+    "index_select": _index_select,
     "index_reduce": _index_reduce,
     "index_reduce_": _index_reduce,
 }
 
-#: They write to other arguments as well: torch's own functional form of ``out=`` mixes them up.
-_SEVERAL_WRITES = frozenset({"_native_batch_norm_legit", "native_batch_norm", "_batch_norm_with_update"})
+#: Operators beneath F.batch_norm: their functional forms mix up ``out=``, and lose a statistic of several calls.
+_STATISTICS = frozenset({"_native_batch_norm_legit", "native_batch_norm", "_batch_norm_with_update"})
 
 
 def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
-    """Why a call may raise though its fakes do not."""
-    name = getattr(func, "__name__", "")
+    """Why a call may raise, or do something else, though its fakes do not."""
+    name = getattr(func, "__name__", "").partition(".")[0]
+    if name in _STATISTICS:
+        return "it writes running statistics; torch.nn.functional.batch_norm is captured"
     check = _CHECKS.get(name)
     if check is not None and args and isinstance(args[0], torch.Tensor):
         return check(args, kwargs)
     out = kwargs.get("out")
     if out is None:
         return None
-    if name in _SEVERAL_WRITES:
-        return "out= of an operator that writes to other arguments, too"
     return _other_dtype(func, args, kwargs, mode)
 
 

@@ -1,0 +1,114 @@
+"""``python -m tests.opinfo.page sweep.jsonl [more.jsonl]``: docs/operators.md and its JSON from what the sweep wrote.
+
+In: JSON lines of rows; a later line of a row replaces an earlier one. Out: benchmarks/results/opinfo.json (the rows, what
+they were run with) and docs/operators.md, made from that alone. What always holds: the page can be made again from
+the JSON (`tests/opinfo/test_page.py` does).
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "opinfo.json"
+PAGE = ROOT / "docs" / "operators.md"
+DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool", "complex64")
+KEPT = ("op", "dtype", "status", "cases", "problems", "kernels", "externs", "eager", "breaks")
+
+LEGEND = """\
+`ok` own kernels (or only views) · `ext` some ATen operators on the list of `externs/fallbacks.py` · `eager` some operators run
+eagerly, for a stated reason · `brk` captured with graph breaks · **wrong** another answer than eager's · **failed** another
+exception, or one where eager has none · **crash** the process died or hung · blank: eager has no such dtype, or not run
+"""
+
+
+def collect(files: list[Path], note: str) -> dict[str, Any]:
+    """The JSON of some files of the sweep."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for file in files:
+        for line in file.read_text().splitlines():
+            row = json.loads(line)
+            found[row["op"], row["dtype"]] = {key: row[key] for key in KEPT}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    )
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": commit.stdout.strip(),
+        "note": note,
+        "rows": [found[key] for key in sorted(found)],
+    }
+
+
+def word(row: dict[str, Any]) -> str:
+    """What a cell of the table says."""
+    if row["status"] != "passed":
+        return {"wrong": "**wrong**", "failed": "**failed**"}.get(row["status"], "**crash**")
+    kinds = (("breaks", "brk"), ("eager", "eager"), ("externs", "ext"))
+    return next((text for key, text in kinds if row[key]), "ok")
+
+
+def page(results: dict[str, Any]) -> str:
+    """docs/operators.md."""
+    rows = results["rows"]
+    cells = {(row["op"], row["dtype"]): word(row) for row in rows}
+    counts = Counter(row["status"] for row in rows)
+    cases = sum(sum(row["cases"].values()) for row in rows)
+    total = ", ".join(
+        f"{counts[status]} {status}" for status in ("passed", "wrong", "failed", "crashed", "broken")
+    )
+    lines = [
+        "# Operators of the inductor backend on the CPU",
+        "",
+        f"Made by `python -m tests.opinfo.page` from `benchmarks/results/{RESULTS.name}`: PyTorch's OpInfo database, each row",
+        f"(operator, dtype) compiled and compared with eager. torch {results['torch']}, Python {results['python']}, commit",
+        f"{results['commit']}. {results['note']}".rstrip(),
+        "",
+        f"**{len(rows)} rows, {cases} calls: {total}.**",
+        "",
+        LEGEND,
+    ]
+    lines += ["| operator | " + " | ".join(DTYPES) + " |", "|---|" + "---|" * len(DTYPES)]
+    for op in sorted({row["op"] for row in rows}):
+        lines.append(f"| {op} | " + " | ".join(cells.get((op, dtype), "") for dtype in DTYPES) + " |")
+    lines += ["", *_counted("ATen operators that ran as they are", rows, "externs")]
+    lines += ["", *_counted("Why operators ran eagerly", rows, "eager")]
+    lines += ["", *_counted("Why capture broke", rows, "breaks")]
+    lines += ["", "## What is not as eager", ""]
+    for row in rows:
+        for kind, case, text in row["problems"][:3]:
+            first = text.strip().splitlines()[-1] if text.strip() else ""
+            lines.append(f"- {row['op']} {row['dtype']}, {case[:60]}: {kind}: {first[:200]}")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _counted(title: str, rows: list[dict[str, Any]], key: str) -> list[str]:
+    """How many rows have each."""
+    counts = Counter(name.replace("|", "/") for row in rows for name in row[key])
+    table = [
+        f"| {name} | {count} |"
+        for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    return [f"## {title}", "", "| what | rows |", "|---|---|", *table]
+
+
+def main() -> int:
+    files = [Path(name) for name in sys.argv[1:] if not name.startswith("--note=")]
+    note = next((name.removeprefix("--note=") for name in sys.argv[1:] if name.startswith("--note=")), "")
+    if files:
+        RESULTS.write_text(json.dumps(collect(files, note), indent=0, sort_keys=True) + "\n")
+    PAGE.write_text(page(json.loads(RESULTS.read_text())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

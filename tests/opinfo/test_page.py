@@ -1,0 +1,24 @@
+"""docs/operators.md is what the committed results of the sweep say, and those hold to the explicit list."""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from inductor_backend.externs.fallbacks import FALLBACKS
+from inductor_backend.lowering.registry import LOWERINGS
+from tests.opinfo import page
+
+
+def test_page_is_made_from_the_results():
+    assert page.PAGE.read_text() == page.page(json.loads(page.RESULTS.read_text()))
+
+
+def test_externs_are_on_the_list():
+    listed = {str(operator) for operator in (*FALLBACKS, *LOWERINGS)}
+    for row in json.loads(page.RESULTS.read_text())["rows"]:
+        unknown = [name for name in row["externs"] if name.startswith("aten.") and name not in listed]
+        assert not unknown, (row["op"], row["dtype"], unknown)
+    assert all(isinstance(reason, str) and reason for reason in FALLBACKS.values())
+    assert torch.ops.aten.mm.default in FALLBACKS
