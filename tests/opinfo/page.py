@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -91,9 +92,21 @@ def page(results: dict[str, Any]) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def why_eager(texts: list[str]) -> list[str]:
+    """Each operator with its reason, once, of texts like ``2 of 9 operators run eagerly: aten.x.default (2x: dtype y)``."""
+    found: list[str] = []
+    for text in texts:
+        parts = re.findall(r"([\w.]+) \(\d+x: ([^()]*)\)?", text)
+        found += (
+            [f"{operator}: {reason}" for operator, reason in parts] if " run eagerly: " in text else [text]
+        )
+    return list(dict.fromkeys(found))
+
+
 def _counted(title: str, rows: list[dict[str, Any]], key: str) -> list[str]:
     """How many rows have each."""
-    counts = Counter(name.replace("|", "/") for row in rows for name in row[key])
+    named = (why_eager(list(row[key])) if key == "eager" else list(row[key]) for row in rows)
+    counts = Counter(name.replace("|", "/") for names in named for name in names)
     table = [
         f"| {name} | {count} |"
         for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))

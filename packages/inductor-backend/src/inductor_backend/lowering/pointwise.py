@@ -469,3 +469,24 @@ def shrink_backward(ctx: Lowering, dy: Ref, x: Ref, width: float) -> Ref:
         return make("where", inside, const(0, dtype), ctx.element(dy, at, dtype))
 
     return ctx.pointwise(body)
+
+
+def _other_if_nan(kind: str) -> Any:
+    """The greater or lesser; a number rather than NaN."""
+
+    def lowering(ctx: Lowering, a: Any, b: Any) -> Ref:
+        dtype = compute_dtype(ctx.meta().dtype)
+
+        def body(at: Any) -> Value:
+            x, y = ctx.element(a, at, dtype), ctx.element(b, at, dtype)
+            if not dtype.is_floating_point:
+                return make(kind, x, y)
+            return make("where", make("ne", x, x), y, make("where", make("ne", y, y), x, make(kind, x, y)))
+
+        return ctx.pointwise(body)
+
+    return lowering
+
+
+lower(aten.fmax.default)(_other_if_nan("maximum"))
+lower(aten.fmin.default)(_other_if_nan("minimum"))
