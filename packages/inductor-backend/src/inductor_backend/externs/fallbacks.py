@@ -114,7 +114,7 @@ _NAMES: dict[str, str] = {
     """,
     "distances and linear algebra: LAPACK": """
         _cdist_backward.default cdist.default _pdist_forward.default _pdist_backward.default
-        _euclidean_dist.default renorm.default trace.default cov.default corrcoef.default
+        _euclidean_dist.default dist.default renorm.default trace.default cov.default corrcoef.default
         linalg_matrix_norm.default linalg_inv_ex.default linalg_solve_ex.default
         _linalg_solve_ex.default linalg_qr.default linalg_cholesky_ex.default cholesky.default cholesky_solve.default
         cholesky_inverse.default _linalg_svd.default _linalg_eigh.default linalg_eig.default linalg_eigvals.default
