@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from inductor_backend.compile_graph import compile_graph
 from inductor_backend.loop_ir import verify
 from inductor_backend.loop_ir.nodes import Store
-from inductor_backend.serialize import deserialize, serialize
+from inductor_backend.serialize import FORMAT, deserialize, serialize
 from tests.inductor.compiling import compiled
 from tracer_core.plugin_api import BackendError, VerifyError
 
@@ -128,7 +128,7 @@ def test_the_text_of_a_module_is_the_same_in_every_process():
 def test_a_stored_entry_is_json_and_runs_in_a_process_without_a_compiler(tmp_path):
     c = compiled(network, *inputs())
     data = serialize(c.compilation.runner)
-    assert json.loads(data)["format"] == 1
+    assert json.loads(data)["format"] == FORMAT
     path = tmp_path / "entry.json"
     path.write_bytes(data)
     torch.save(c(*inputs())[0], tmp_path / "expected.pt")
