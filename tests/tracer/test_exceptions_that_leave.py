@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import subprocess
+import sys
 import traceback
 
 import pytest
@@ -194,3 +198,61 @@ def test_a_failing_operator_prints_nothing_of_torchs_own(caplog):
     compiled = tracer_core.compile(lambda x, y: x @ y, backend="eager")
     assert type(raised_by(compiled, X, Y)) is RuntimeError
     assert [one for one in caplog.records if one.name.startswith("torch._subclasses")] == []
+
+
+def long(x):
+    a = x + 1
+    b = a * 2 + a.sum() - x.mean() * 3
+    found = {"a": a, "b": b, "c": (a + b, a - b, a * b, a / 2, b.sin() + b.cos() + b.exp()), "d": [a, b]}
+    raise Refused(f"{len(found)} are too many: {[len(value) for value in found.values()]}", b)
+
+
+def short():
+    raise ValueError
+
+
+def caught(x):
+    try:
+        long(x)
+    except Refused as error:
+        kept = error
+    try:
+        short()
+    except ValueError as error:
+        return x * 2, kept, error
+
+
+def codes(error):
+    """The codes of a traceback's frames, checked: a table of positions is exactly as long as its code."""
+    found = []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
+        assert len(list(code.co_positions())) == len(code.co_code) // 2, code
+        assert [*code.co_lines()][-1][1] == len(code.co_code), code
+        found.append(code.co_name)
+    return found
+
+
+def test_code_shown_in_a_traceback_is_as_long_as_its_table_of_positions():
+    """CPython 3.11 writes the whole table into an array as long as the code while a profiler or debugger is on."""
+    _, first, second = tracer_core.compile(caught, backend="eager")(X)
+    assert codes(first) == ["caught", "long"] and codes(second) == ["caught", "short"]
+    assert entries(second)[1] == ("short", "raise ValueError")
+
+
+def profiled():
+    """Runs in a process of its own, whose allocator finds what is written past a block."""
+    compiled = tracer_core.compile(caught, backend="eager")
+    sys.setprofile(lambda *event: None)
+    for _ in range(5):
+        tracer_core.reset()
+        assert [codes(error)[-1] for error in compiled(X)[1:]] == ["long", "short"]
+    sys.setprofile(None)
+    gc.collect()
+
+
+def test_a_profiler_sees_tracebacks_and_corrupts_no_memory():
+    command = [sys.executable, "-c", f"from {__name__} import profiled; profiled(); print('done')"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONMALLOC": "debug"}, capture_output=True, text=True,
+                          timeout=120)  # fmt: skip
+    assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stderr[-2000:]

@@ -7,6 +7,7 @@ holds: entries of code that is not the interpreter's stay as they are.
 
 from __future__ import annotations
 
+import dis
 import sys
 import types
 from pathlib import Path
@@ -14,6 +15,10 @@ from pathlib import Path
 from tracer_core.interpreter.code import Code, decode
 from tracer_core.interpreter.frame import Frame
 
+_UNIT = 2  # bytes of an instruction without its caches
+_NOP = dis.opmap["NOP"]
+#: An entry of a table of positions for up to 8 units that have none; their number less one is added.
+_NO_POSITION, _LONGEST_RUN = 0x80 | 15 << 3, 8
 _OWN = (str(Path(__file__).parent.parent) + "/", "<tracer_core ")
 
 
@@ -82,9 +87,20 @@ def _get_frame() -> types.FrameType:
 
 def _stand_in(raw: types.CodeType) -> types.FrameType:
     """A host frame that looks like an interpreted one: its code has the same names and table of positions."""
+    text, table = _fitting(_get_frame.__code__.co_code, raw)
     code = _get_frame.__code__.replace(
         co_filename=raw.co_filename, co_name=raw.co_name, co_qualname=raw.co_qualname,
-        co_firstlineno=raw.co_firstlineno, co_linetable=raw.co_linetable,
+        co_firstlineno=raw.co_firstlineno, co_code=text, co_linetable=table,
     )  # fmt: skip
     made: types.FrameType = types.FunctionType(code, {"sys": sys})()
     return made
+
+
+def _fitting(text: bytes, raw: types.CodeType) -> tuple[bytes, bytes]:
+    """(instructions, table of positions) of one length. While a profiler or a debugger is on, CPython 3.11 unrolls
+    the table into an array that is as long as the code: a longer table would be written past its end."""
+    missing = (len(text) - len(raw.co_code)) // _UNIT
+    if missing <= 0:
+        return text + bytes((_NOP, 0)) * -missing, raw.co_linetable
+    runs = (min(_LONGEST_RUN, missing - start) for start in range(0, missing, _LONGEST_RUN))
+    return text, raw.co_linetable + bytes(_NO_POSITION | length - 1 for length in runs)
