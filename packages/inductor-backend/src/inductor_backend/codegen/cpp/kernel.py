@@ -8,6 +8,7 @@ shared among threads when there is enough work.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -258,8 +259,8 @@ class KernelWriter:
         sizes = " * ".join(f"n{k}" for k in range(len(self.nest.sizes))) or "1"
         with out.block(f"static void {NAME}({parameters})"):
             out.line(f"const int64_t total = {self._total()};")
-            points = all(not phase.row and not phase.reductions for phase in self.body.phases)
-            empty = f"{sizes} == 0" if points else "total == 0"  # no point: nothing may be read either
+            # Without a point nothing may be read either.
+            empty = f"{sizes} == 0" if self._is_pointwise() else "total == 0"
             out.line(f"if ({empty}) return;  // the first row would be divided out of a size that may be 0")
             with out.block(
                 f"if (total > 1 && {sizes} > {max(PARALLEL_WORK // self._cost(), 1)} && tc_threads() > 1)"
@@ -389,7 +390,8 @@ class KernelWriter:
         end, the part of one thread)."""
         needed = _loop_values(phase)
         row_values = topological(v for s in phase.row for v in s.roots)
-        self.emit([*row_values, *needed], 0, names)
+        empty = self._empty()
+        self.emit(row_values if empty else [*row_values, *needed], 0, names)
         for store in phase.row:
             self.store(store, names)
         if not phase.loop:
@@ -397,16 +399,33 @@ class KernelWriter:
         reducers = [self._reducer(store, k) for k, store in enumerate(phase.reductions)]
         self._start(reducers)
         self.scanners = self._scanners(phase, "{type} {name} = {start};")
-        if self._is_long(phase, reducers):
-            self._in_parts(phase, needed, reducers, names)
-        else:
-            self._nest(1, phase, needed, reducers, dict(names), ("0", "") if whole else ("begin", "end"))
+        with self._unless(empty):
+            scope = dict(names)
+            self.emit(needed, 0, scope)
+            if self._is_long(phase, reducers):
+                self._in_parts(phase, needed, reducers, scope)
+            else:
+                self._nest(1, phase, needed, reducers, scope, ("0", "") if whole else ("begin", "end"))
         for store, reducer in reducers:
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
                 register = f"x{self.counter}"
                 self.counter += 1
                 self.out.line(f"const {C_TYPES[self.body.registers[buffer]]} {register} = {text};")
                 self.registers[buffer] = register
+
+    def _empty(self) -> str:
+        """The condition that the inner loops have nothing to do, or "" if that cannot be here. What they read is read
+        before they begin where it can be, and of an operand without elements nothing may be read at all."""
+        if self._is_pointwise():  # then the kernel has returned
+            return ""
+        sizes = [k for k in self.inner if not self.sizes.is_positive(self.nest.sizes[k])]
+        return " || ".join(f"n{k} == 0" for k in sizes)
+
+    def _unless(self, condition: str) -> contextlib.AbstractContextManager[None]:
+        return self.out.block(f"if (!({condition}))") if condition else contextlib.nullcontext()
+
+    def _is_pointwise(self) -> bool:
+        return all(not phase.row and not phase.reductions for phase in self.body.phases)
 
     def _start(self, reducers: list[tuple[Store, Reducer]]) -> None:
         for _, reducer in reducers:
@@ -581,8 +600,9 @@ class KernelWriter:
                     self.store(store, scope)
         if not phase.loop:
             return
-        values = _loop_values(phase)
-        self.emit(values, 0, names)
+        values, empty = _loop_values(phase), self._empty()
+        if not empty:
+            self.emit(values, 0, names)
         lanes = f"{{type}} {{name}}[{COLUMN_TILE}]; for (int64_t l = 0; l < {COLUMN_TILE}; ++l) {{name}}[l] = {{start}};"
         self.scanners = self._scanners(phase, "alignas(64) " + lanes)
         reducers = []
@@ -595,7 +615,10 @@ class KernelWriter:
             for type_, array, start in reducer.arrays:
                 self.out.line(f"alignas(64) {type_} {array}[{COLUMN_TILE}];")
                 self.out.line(f"for (int64_t l = 0; l < {COLUMN_TILE}; ++l) {array}[l] = {start};")
-        self._column_nest(1, phase, values, reducers, dict(names))
+        with self._unless(empty):
+            scope = dict(names)
+            self.emit(values, 0, scope)
+            self._column_nest(1, phase, values, reducers, scope)
         for store, reducer in reducers:
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
                 self.registers[buffer] = text
