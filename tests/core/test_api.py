@@ -187,7 +187,7 @@ def test_what_cannot_be_compiled(model, runtime):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("openvino", "python -m pip install openvino"),
+        ("tensorrt", "python -m pip install torch-tensorrt"),
         ("hidet", "python -m pip install hidet"),
         ("aot_eager", "backend='eager'"),
         ("eagr", "Did you mean 'eager'?"),
