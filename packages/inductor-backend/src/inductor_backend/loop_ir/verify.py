@@ -155,10 +155,9 @@ def memory(p: Program, made: Plan, kernels: Sequence[KernelText | None], m: Memo
         for group, kernel in zip(made.groups, kernels, strict=True)
     ]
     life = lives(touched)
-    placed = [(n, o, o + nbytes(p.buffers[n])) for n, o in m.offsets.items() if isinstance(o, int)]
+    ranges = [(n, o, o + nbytes(p.buffers[n])) for n, o in m.offsets.items() if isinstance(o, int)]
+    placed = [(name, start, stop) for name, start, stop in ranges if isinstance(stop, int)]
     for at, (name, start, stop) in enumerate(placed):
-        if not isinstance(stop, int):
-            continue
         for other, first, last in placed[at + 1 :]:
             apart = life[name].last < life[other].first or life[other].last < life[name].first
             if not apart and start < last and first < stop:
