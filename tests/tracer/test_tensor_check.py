@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
 from torch import nn
@@ -64,6 +66,23 @@ def test_another_tensor_is_not_taken(name):
     assert not hold((other, 1, torch.zeros(3, 4)))
     assert not hold((torch.zeros(3, 4), 1, other))
     assert hold((X, "anything", X.clone()))
+
+
+@pytest.mark.parametrize("value", [0x00, 0xFF, 0xAA])
+def test_what_memory_held_before_does_not_count(value):
+    """A tensor's constructor leaves bits between its fields as it found them."""
+    hold = learnt()
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
+    for size in range(128, 320, 16):
+        blocks = [libc.malloc(size) for _ in range(16)]
+        for block in blocks:
+            ctypes.memset(block, value, size)
+        for block in blocks:
+            libc.free(block)
+    tensors = [torch.zeros(3, 4) for _ in range(16)]
+    assert all(hold((tensor, None, X)) for tensor in tensors)
 
 
 def test_a_state_of_another_length_is_not_taken():

@@ -37,7 +37,9 @@ class Layout:
     """Offsets in bytes. class_mro: in a class. order: of the count of changes of order in an OrderedDict.
     function: in a function, by attribute. impl: of TensorImpl* in a tensor object. sizes: of SizesAndStrides in
     TensorImpl; autograd: of AutogradMeta*. requires_grad, grad_fn: in AutogradMeta (whole words; the first holds
-    other flags too). storage: of StorageImpl* in TensorImpl; data: of the pointer to the memory in StorageImpl."""
+    other flags too). storage: of StorageImpl* in TensorImpl; data: of the pointer to the memory in StorageImpl.
+    kind_bits: a mask, the bits of the first of `KIND_WORDS` that mean something (the others are whatever the memory
+    held before)."""
 
     class_mro: int
     order: int
@@ -49,6 +51,7 @@ class Layout:
     grad_fn: int
     storage: int
     data: int
+    kind_bits: int
 
 
 def word(address: int) -> int:
@@ -69,7 +72,7 @@ def layout() -> Layout | None:
         tensors = _tensor_offsets()
         if mro is None or order is None or function is None or tensors is None:
             return None
-        found = Layout(mro, order, function, *tensors)
+        found = Layout(mro, order, function, *tensors, _kind_bits(*tensors[:2]))
         return found if _metadata_is_seen(found) else None
 
 
@@ -301,6 +304,37 @@ def _autograd_offsets(impl: int, sizes: int) -> tuple[int, int, int] | None:
         found.add((moved[0] * 8, flags[0] // 8 * 8, made[0] * 8))
     return found.pop() if len(found) == 1 else None
 
+
+def _kind_bits(impl: int, sizes: int) -> int:
+    """A constructor leaves the bits between its fields as it found them: equal tensors in memory that was filled before
+    show which those are."""
+    libc = ctypes.CDLL(None)
+    for name, result, arguments in _ALLOCATOR:
+        function = getattr(libc, name, None)
+        if function is None:
+            return -1 & _WORD  # an allocator that cannot be asked: all bits count, and equal tensors may seem others
+        function.restype, function.argtypes = result, arguments
+    unused = 0
+    for value in (0x00, 0xFF, 0x55):
+        probe = torch.zeros(3, 4)
+        size = libc.malloc_usable_size(word(id(probe) + impl))
+        kind = word(word(id(probe) + impl) + sizes + KIND_WORDS[0])
+        blocks = [libc.malloc(size) for _ in range(16)]
+        for block in blocks:
+            ctypes.memset(block, value, size)
+        for block in blocks:
+            libc.free(block)
+        for other in [torch.zeros(3, 4) for _ in range(8)]:
+            unused |= kind ^ word(word(id(other) + impl) + sizes + KIND_WORDS[0])
+    return ~unused & _WORD
+
+
+_WORD = (1 << 64) - 1
+_ALLOCATOR: tuple[tuple[str, Any, list[Any]], ...] = (
+    ("malloc", ctypes.c_void_p, [ctypes.c_size_t]),
+    ("free", None, [ctypes.c_void_p]),
+    ("malloc_usable_size", ctypes.c_size_t, [ctypes.c_void_p]),
+)
 
 #: How much of AutogradMeta is looked at: less than its size (grad_ to requires_grad_ are 200 bytes or so).
 _META_BYTES = 160

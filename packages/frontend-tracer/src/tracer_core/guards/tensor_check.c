@@ -9,6 +9,7 @@ struct tensors {
   int64_t size;           /* of the tuple */
   uint64_t tuple;         /* the type of the tuple */
   int64_t impl, sizes, autograd, kind, keys; /* offsets: see layout.py */
+  uint64_t kind_bits;     /* the bits of `kind` that mean something */
   const int64_t *at;      /* positions in the tuple */
   const uint64_t *known;  /* of each: type, dimensions, sizes, strides, dtype with device and flags, dispatch keys */
 };
@@ -30,7 +31,7 @@ int tensors_hold(const struct tensors *s, uint64_t state) {
       moved |= word(sizes + 8 + 8 * d) ^ known[2 + d];
       moved |= word(sizes + 8 + 8 * (INLINE_DIMS + d)) ^ known[2 + INLINE_DIMS + d];
     }
-    moved |= word(sizes + s->kind) ^ known[2 + 2 * INLINE_DIMS];
+    moved |= (word(sizes + s->kind) ^ known[2 + 2 * INLINE_DIMS]) & s->kind_bits;
     moved |= word(sizes + s->keys) ^ known[3 + 2 * INLINE_DIMS];
     if (moved) return 0;
   }

@@ -25,6 +25,7 @@ class _Tensors(ctypes.Structure):
     _fields_ = [
         ("n", ctypes.c_int64), ("size", ctypes.c_int64), ("tuple", ctypes.c_uint64),
         *((name, ctypes.c_int64) for name in ("impl", "sizes", "autograd", "kind", "keys")),
+        ("kind_bits", ctypes.c_uint64),
         ("at", ctypes.c_void_p), ("known", ctypes.c_void_p),
     ]  # fmt: skip
 
@@ -54,6 +55,7 @@ class _Watched:
         self._known = (ctypes.c_uint64 * (_KNOWN * len(positions)))()
         kind, keys = KIND_WORDS
         self.facts = _Tensors(0, 0, id(tuple), found.impl, found.sizes, found.autograd, kind, keys,
+                              found.kind_bits,
                               ctypes.addressof(self._at), ctypes.addressof(self._known))  # fmt: skip
 
     def learn(self, state: Any) -> None:
