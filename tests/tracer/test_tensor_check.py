@@ -10,6 +10,7 @@ from torch import nn
 
 import tracer_core
 from tests.tracer.twin import same, twin
+from tracer_core.guards.layout import layout
 from tracer_core.guards.tensor_check import watch_tensors
 from tracer_core.testing import CaptureCounter, compare
 
@@ -55,8 +56,9 @@ def inference():
 def learnt():
     hold, learn = watch_tensors((0, 2))
     learn((torch.zeros(3, 4), 1, torch.zeros(3, 4)))
-    if not hold((torch.ones(3, 4), None, X)):
+    if layout() is None or not hasattr(hold, "watched"):
         pytest.skip("no C compiler, or another layout")
+    assert hold((torch.ones(3, 4), None, X))
     return hold
 
 

@@ -308,7 +308,7 @@ def _autograd_offsets(impl: int, sizes: int) -> tuple[int, int, int] | None:
 def _kind_bits(impl: int, sizes: int) -> int:
     """A constructor leaves the bits between its fields as it found them: equal tensors in memory that was filled before
     show which those are."""
-    libc = ctypes.CDLL(None)
+    libc: Any = ctypes.CDLL(None)
     for name, result, arguments in _ALLOCATOR:
         function = getattr(libc, name, None)
         if function is None:
