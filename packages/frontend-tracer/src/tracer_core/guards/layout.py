@@ -72,7 +72,7 @@ def layout() -> Layout | None:
         tensors = _tensor_offsets()
         if mro is None or order is None or function is None or tensors is None:
             return None
-        found = Layout(mro, order, function, *tensors, _kind_bits(*tensors[:2]))
+        found = Layout(mro, order, function, *tensors)
         return found if _metadata_is_seen(found) else None
 
 
@@ -236,7 +236,7 @@ def _looks_like_address(value: int) -> bool:
 
 
 def _tensor_offsets() -> tuple[int, ...] | None:
-    """(impl, sizes, autograd, requires_grad, grad_fn, storage, data) of `Layout`."""
+    """What `Layout` says of tensors, in its order."""
     probe = torch.empty(7, 1000003, device="meta")
     # Right after PyObject_HEAD, or behind the flag of a MaybeOwned<Tensor> (a byte, no address) in older torch.
     impl = next((at for at in (16, 24) if _looks_like_address(word(id(probe) + at))), None)
@@ -248,7 +248,9 @@ def _tensor_offsets() -> tuple[int, ...] | None:
         return None
     autograd = _autograd_offsets(impl, sizes)
     storage = _storage_offsets(impl, sizes)
-    return None if autograd is None or storage is None else (impl, sizes * 8, *autograd, *storage)
+    if autograd is None or storage is None:
+        return None
+    return impl, sizes * 8, *autograd, *storage, _kind_bits(impl, sizes * 8)
 
 
 def _storage_offsets(impl: int, sizes: int) -> tuple[int, int] | None:
