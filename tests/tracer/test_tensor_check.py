@@ -78,12 +78,12 @@ def test_what_memory_held_before_does_not_count(value):
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
     for size in range(128, 320, 16):
-        blocks = [libc.malloc(size) for _ in range(16)]
+        blocks = [libc.malloc(size) for _ in range(256)]
         for block in blocks:
             ctypes.memset(block, value, size)
         for block in blocks:
             libc.free(block)
-    tensors = [torch.zeros(3, 4) for _ in range(16)]
+    tensors = [torch.zeros(3, 4) for _ in range(64)]
     assert all(hold((tensor, None, X)) for tensor in tensors)
 
 

@@ -321,12 +321,13 @@ def _kind_bits(impl: int, sizes: int) -> int:
         probe = torch.zeros(3, 4)
         size = libc.malloc_usable_size(word(id(probe) + impl))
         kind = word(word(id(probe) + impl) + sizes + KIND_WORDS[0])
-        blocks = [libc.malloc(size) for _ in range(16)]
+        # more than an allocator keeps at hand of one size: else the tensors would lie in memory that nobody filled
+        blocks = [libc.malloc(size) for _ in range(512)]
         for block in blocks:
             ctypes.memset(block, value, size)
         for block in blocks:
             libc.free(block)
-        for other in [torch.zeros(3, 4) for _ in range(8)]:
+        for other in [torch.zeros(3, 4) for _ in range(64)]:
             unused |= kind ^ word(word(id(other) + impl) + sizes + KIND_WORDS[0])
     return ~unused & _WORD
 
