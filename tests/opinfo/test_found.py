@@ -95,3 +95,15 @@ def test_checks_that_fakes_leave_out():
     assert (
         same(lambda x, i, s: x.index_reduce(1, i, s, "amax"), torch.rand(0, 5), index, source) is RuntimeError
     )
+
+
+@pytest.mark.parametrize("name", ["std", "var", "var_mean"])
+def test_statistics_of_whole_numbers(name):
+    assert same(lambda x: getattr(torch, name)(x * 2), torch.arange(4)) is RuntimeError
+    assert same(lambda x: getattr(torch, name)(x * 2), torch.arange(4.0)) is None
+
+
+def test_lerp_of_whole_numbers():
+    numbers = torch.arange(4)
+    assert same(lambda x, y: torch.lerp(x, y, 2) + 1, numbers, numbers + 3) is NotImplementedError
+    assert same(lambda x, y: torch.lerp(x, y, 0.5) + 1, numbers.float(), numbers.float() + 3) is None

@@ -38,6 +38,11 @@ def _diagonal_scatter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | No
     return "under autograd its result has other strides than without" if gaps else None
 
 
+def _whole_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    dtype = args[0].dtype
+    return None if dtype.is_floating_point or dtype.is_complex else "kernels have it for floating and complex numbers only"
+
+
 _CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
     "cummax": _running_extreme,
     "cummin": _running_extreme,
@@ -45,6 +50,7 @@ _CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
     "index_select": _index_select,
     "index_reduce": _index_reduce,
     "index_reduce_": _index_reduce,
+    **dict.fromkeys(("lerp", "lerp_", "std", "std_mean", "var", "var_mean"), _whole_numbers),
 }
 
 #: Operators beneath F.batch_norm: their functional forms mix up ``out=``, and lose a statistic of several calls.
