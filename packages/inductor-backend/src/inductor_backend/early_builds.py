@@ -1,7 +1,7 @@
 """Starts the compiler of our own products while a graph is still being lowered.
 
-In: a captured, torch-level graph. Out: nothing; threads build `externs.own` and `externs.packed` if the graph looks as if it will
-need it. What always holds: only time depends on it; a graph that needs the products without being
+In: a captured, torch-level graph. Out: nothing; threads build `externs.own` and `externs.packed` if the graph looks
+as if it will need them. What always holds: only time depends on it; a graph that needs the products without being
 recognised here builds them when it is compiled, and failures are told there.
 """
 
