@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 
 import tracer_core
 from inductor_backend.compile_graph import compile_graph
@@ -29,6 +28,7 @@ from tests.opinfo.cases import KINDS, Case, spread
 from tests.opinfo.judge import Outcome, differs
 from tests.opinfo.unusual import NO_VALUES
 from tests.opinfo.values import WIDER, copied, leaves, nudged, tensors, widened
+from tests.support.opinfo_database import op_db
 from tracer_core.plugin_api import hookimpl
 from tracer_core.stages import recording
 
