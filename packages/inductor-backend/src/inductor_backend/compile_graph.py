@@ -35,7 +35,7 @@ from inductor_backend.schedule.extern_choice import choose_externs
 from inductor_backend.schedule.fuse import Group, Plan, fuse
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.inline import inline
-from inductor_backend.schedule.memory_plan import Life, MemoryPlan, lives, plan_memory
+from inductor_backend.schedule.memory_plan import Life, MemoryPlan, lives, plan_memory, touched_storages
 from inductor_backend.size_vars import SizeVars
 from inductor_backend.target import CPU, Target, target_of
 from tracer_core.plugin_api import BackendError, CompileSpec, Phase, Role, Runner, env, stage, wants_text
@@ -135,17 +135,8 @@ def _kernels(c: Compilation) -> None:
 
 def _memory(c: Compilation) -> None:
     """Steps are groups here: a run's kernels share no lifetimes beyond their own order."""
-    storage = {name: buffer.storage for name, buffer in c.program.buffers.items()}
-    touched: list[list[str]] = []
-    for group, kernel in zip(c.plan.groups, c.kernels, strict=True):
-        if kernel is not None:
-            touched.append(list(kernel.pointers))
-        else:
-            node = group.extern
-            assert node is not None
-            touched.append([storage[name] for name in (*node.reads(), *node.writes)])
-    life = lives(touched)
-    outputs = {storage[name] for name in c.program.output_names}
+    life = lives(touched_storages(c.program, c.plan.groups, c.kernels))
+    outputs = {c.program.buffers[name].storage for name in c.program.output_names}
     owners = {name: c.program.buffers[name] for name in life}
     arena = {
         name: buffer

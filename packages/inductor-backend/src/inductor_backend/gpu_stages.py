@@ -18,7 +18,7 @@ from inductor_backend.loop_ir.nodes import BufferKind, ExternNode
 from inductor_backend.options import fusion_fuel
 from inductor_backend.schedule.fuse import fuse
 from inductor_backend.schedule.fused_body import kernel_body
-from inductor_backend.schedule.memory_plan import Life, lives, plan_memory
+from inductor_backend.schedule.memory_plan import Life, lives, plan_memory, touched_storages
 from inductor_backend.schedule.reuse import owned_results, places_to_reuse
 from inductor_backend.schedule.split_reductions import split_reductions
 
@@ -68,19 +68,11 @@ def kernels(c: Compilation) -> None:
 
 def memory(c: Compilation) -> None:
     """What only kernels touch shares one allocation a call; what an operator touches is a tensor of its own."""
-    storage = {name: buffer.storage for name, buffer in c.program.buffers.items()}
-    touched: list[list[str]] = []
-    by_operators: set[str] = set()
-    for group, kernel in zip(c.plan.groups, c.kernels, strict=True):
-        if kernel is not None:
-            touched.append(list(kernel.pointers))
-        else:
-            node = group.extern
-            assert node is not None
-            touched.append([storage[name] for name in (*node.reads(), *node.writes)])
-            by_operators.update(touched[-1])
+    touched = touched_storages(c.program, c.plan.groups, c.kernels)
+    pairs = zip(touched, c.kernels, strict=True)
+    by_operators = {name for names, kernel in pairs if kernel is None for name in names}
     life = lives(touched)
-    outputs = {storage[name] for name in c.program.output_names}
+    outputs = {c.program.buffers[name].storage for name in c.program.output_names}
     owners = {name: c.program.buffers[name] for name in life}
     ours = {n: b for n, b in owners.items() if b.kind is not BufferKind.INPUT and n not in outputs}
     arena = {

@@ -110,6 +110,10 @@ def _optional(address: Address, tensor: Strided | None) -> str | int:
     return 0 if tensor is None else address(tensor)
 
 
+def _tensors(address: Address, *tensors: Strided | None) -> list[str | int]:
+    return [_optional(address, tensor) for tensor in tensors]
+
+
 def _packed_convolution(
     program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
 ) -> str:
@@ -117,13 +121,7 @@ def _packed_convolution(
     batch, _, height, width = x.layout.sizes
     sizes = (batch, height, width, *result.layout.sizes[2:])
     name, values = packed.call(geometry(numbers), sizes, post, node.final, planes)
-    tensors = [
-        address(x),
-        address(weight),
-        _optional(address, bias),
-        _optional(address, residual),
-        address(result),
-    ]
+    tensors = _tensors(address, x, weight, bias, residual, result)
     return f"{name}({', '.join(map(_text, [*tensors, *values, _optional(address, scale)]))})"
 
 
@@ -134,13 +132,7 @@ def _packed_linear(
     m, k = x.layout.sizes
     ldr = 0 if residual is None else residual.layout.strides[0]
     values = packed.linear_call(m, k, count, x.layout.strides[0], count, ldr, post, node.final)
-    tensors = [
-        address(x),
-        address(weight),
-        _optional(address, bias),
-        _optional(address, residual),
-        address(result),
-    ]
+    tensors = _tensors(address, x, weight, bias, residual, result)
     return f"run_packed({', '.join(map(_text, [*tensors, *values, 0]))})"
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from inductor_backend.index_expr import Index, range_of, within
 from inductor_backend.loop_ir import printer
-from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node, Program, Store
+from inductor_backend.loop_ir.nodes import BufferKind, LoopNode, Node, Program, Store
 from inductor_backend.loop_ir.values import topological
 from inductor_backend.ops import COMBINES, OPS, REDUCTIONS, SCANS, compute_dtype, outputs_of
 from tracer_core.plugin_api import VerifyError
@@ -148,13 +148,9 @@ def bodies(p: Program, items: Sequence[KernelBody | None]) -> None:
 
 def memory(p: Program, made: Plan, kernels: Sequence[KernelText | None], m: MemoryPlan) -> None:
     """Two storages that live at the same time do not overlap (static arenas)."""
-    from inductor_backend.schedule.memory_plan import lives, nbytes  # likewise
+    from inductor_backend.schedule.memory_plan import lives, nbytes, touched_storages  # likewise
 
-    touched = [
-        list(kernel.pointers) if kernel is not None else _extern_storages(p, group.nodes[0])
-        for group, kernel in zip(made.groups, kernels, strict=True)
-    ]
-    life = lives(touched)
+    life = lives(touched_storages(p, made.groups, kernels))
     ranges = [(n, o, o + nbytes(p.buffers[n])) for n, o in m.offsets.items() if isinstance(o, int)]
     placed = [(name, start, stop) for name, start, stop in ranges if isinstance(stop, int)]
     for at, (name, start, stop) in enumerate(placed):
@@ -162,8 +158,3 @@ def memory(p: Program, made: Plan, kernels: Sequence[KernelText | None], m: Memo
             apart = life[name].last < life[other].first or life[other].last < life[name].first
             if not apart and start < last and first < stop:
                 raise VerifyError(f"memory plan: {name} and {other} overlap while both are alive")
-
-
-def _extern_storages(p: Program, node: Node) -> list[str]:
-    assert isinstance(node, ExternNode)
-    return [p.buffers[name].storage for name in (*node.reads(), *node.writes)]

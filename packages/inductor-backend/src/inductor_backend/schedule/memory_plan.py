@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import sympy
 
 from inductor_backend.index_expr import Expr, simplify
-from inductor_backend.loop_ir.nodes import Buffer
+from inductor_backend.loop_ir.nodes import Buffer, Program
+
+if TYPE_CHECKING:  # only their shape is used; the writers of kernels import this module
+    from inductor_backend.codegen.cpp.kernel import KernelText
+    from inductor_backend.schedule.fuse import Group
 
 ALIGNMENT = 64
 
@@ -43,6 +48,21 @@ class MemoryPlan:
     offsets: dict[str, Expr] = field(default_factory=dict)
     size: Expr = 0
     drop_after: dict[int, list[str]] = field(default_factory=dict)
+
+
+def touched_storages(
+    program: Program, groups: Sequence[Group], kernels: Sequence[KernelText | None]
+) -> list[list[str]]:
+    """For each group the storages that its kernel, or its operator, reads or writes."""
+    found = []
+    for group, kernel in zip(groups, kernels, strict=True):
+        if kernel is not None:
+            found.append(list(kernel.pointers))
+        else:
+            assert group.extern is not None
+            names = (*group.extern.reads(), *group.extern.writes)
+            found.append([program.buffers[name].storage for name in names])
+    return found
 
 
 def lives(touched: Sequence[Sequence[str]]) -> dict[str, Life]:

@@ -7,14 +7,14 @@ integer arithmetic wraps (the toolchain passes -fwrapv) and is converted back to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import sympy
 import torch
 
 from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr, FloorDiv, Index, Indirect, Var
+from inductor_backend.index_expr import Expr
 from inductor_backend.loop_ir.values import Value
 from inductor_backend.schedule.memory_plan import ALIGNMENT
 
@@ -150,26 +150,6 @@ CPP_OPS.update({name: _call("ts_" + name) for name in _SPECIAL_CALLS.split()})
 
 #: Ops whose text the kernel writer makes, since they touch buffers, loop variables or sizes.
 KERNEL_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index", "wrap_index"})
-
-SizeText = Callable[[Expr], str]
-
-
-def index_text(index: Index, variable: Sequence[str], value: Callable[[Value], str], size: SizeText) -> str:
-    """The expression; variable: text of each loop variable; value: text of a body value."""
-    parts: list[str] = []
-    for atom, coefficient in index.terms.items():
-        if isinstance(atom, Var):
-            text = variable[atom.position]
-        elif isinstance(atom, Indirect):
-            text = value(atom.value)
-        else:
-            sign = "/" if isinstance(atom, FloorDiv) else "%"
-            text = f"(({index_text(atom.base, variable, value, size)}) {sign} {size(atom.divisor)})"
-        parts.append(text if coefficient == 1 else f"{size(coefficient)} * {text}")
-    if not (isinstance(index.const, int) and index.const == 0) or not parts:
-        parts.append(size(index.const))
-    return " + ".join(sorted(parts))
-
 
 _CONVERSIONS = {
     ("ToFloat", "cpp"): "(double)", ("ToFloat", "python"): "float", ("TruncToInt", "cpp"): "(int64_t)",

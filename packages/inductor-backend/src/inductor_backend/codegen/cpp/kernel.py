@@ -18,7 +18,6 @@ from inductor_backend.codegen.cpp.expressions import (
     C_TYPES,
     CPP_OPS,
     constant_text,
-    index_text,
     memory_type,
 )
 from inductor_backend.codegen.cpp.loops import COLUMN_TILE, LoopNest, walk
@@ -26,6 +25,7 @@ from inductor_backend.codegen.cpp.ordered import SCANNERS, Scanner, combined
 from inductor_backend.codegen.cpp.reducers import BLOCK, REDUCERS, Reducer, column_reducer
 from inductor_backend.codegen.cpp.streaming import streamed_buffers
 from inductor_backend.codegen.cpp.tiling import ACROSS, ALONG, Tiling, tiling
+from inductor_backend.codegen.index_text import index_text
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.index_expr import Expr, Index, contiguous_strides, product, simplify
 from inductor_backend.loop_ir.nodes import Program, Store
@@ -127,7 +127,7 @@ class KernelWriter:
 
     def address(self, buffer: str, index: Sequence[Index], names: dict[Value, str]) -> str:
         flat = walk(self.program.buffers[buffer].layout.flat(index), self.nest)
-        return index_text(flat, self.variables, names.__getitem__, self.size)
+        return index_text(flat, self.variables, names.__getitem__, self.size, "/")
 
     # values --------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class KernelWriter:
         if value.name in ("load", "masked_load"):
             return self.load_text(value, names)
         if value.name == "index":
-            text = index_text(walk(value.attr, self.nest), self.variables, names.__getitem__, self.size)
+            text = index_text(walk(value.attr, self.nest), self.variables, names.__getitem__, self.size, "/")
             return f"(int64_t)({text})"
         if value.name == "wrap_index":
             (a,) = (names[x] for x in value.args)

@@ -7,13 +7,12 @@ are libdevice's, the ones that eager's own CUDA kernels call, and division and s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr, FloorDiv, Index, Indirect, Var
 from inductor_backend.loop_ir.values import Value
 
 #: What a value is called in registers.
@@ -202,22 +201,3 @@ KERNEL_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index
 
 #: Every op that a Triton kernel may hold; an operator that needs another stays with ATen.
 KNOWN_OPS = KERNEL_OPS | TRITON_OPS.keys()
-
-SizeText = Callable[[Expr], str]
-
-
-def index_text(index: Index, variable: Sequence[str], value: Callable[[Value], str], size: SizeText) -> str:
-    """The expression; variable: text of each loop variable; value: text of a body value."""
-    parts: list[str] = []
-    for atom, coefficient in index.terms.items():
-        if isinstance(atom, Var):
-            text = variable[atom.position]
-        elif isinstance(atom, Indirect):
-            text = value(atom.value)
-        else:
-            sign = "//" if isinstance(atom, FloorDiv) else "%"
-            text = f"(({index_text(atom.base, variable, value, size)}) {sign} {size(atom.divisor)})"
-        parts.append(text if coefficient == 1 else f"{size(coefficient)} * {text}")
-    if not (isinstance(index.const, int) and index.const == 0) or not parts:
-        parts.append(size(index.const))
-    return " + ".join(sorted(parts))

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 
 from inductor_backend.codegen.cpp.loops import LoopNest, loop_nest, walk
+from inductor_backend.codegen.index_text import index_text
 from inductor_backend.codegen.triton.expressions import (
     TRITON_OPS,
     constant_text,
-    index_text,
     pointer_type,
 )
 from inductor_backend.codegen.triton.reducers import REDUCERS, Reducer
@@ -161,7 +161,7 @@ class TritonKernelWriter:
 
     def index_text(self, index: Index, names: dict[Value, str]) -> str:
         """index: over the loops of the nest."""
-        return index_text(self.collapsed(index), self.names, names.__getitem__, self.size)  # type: ignore[arg-type]
+        return index_text(self.collapsed(index), self.names, names.__getitem__, self.size, "//")  # type: ignore[arg-type]
 
     def address(self, buffer: str, index: Sequence[Index], names: dict[Value, str]) -> str:
         return self.index_text(walk(self.program.buffers[buffer].layout.flat(index), self.nest), names)
