@@ -19,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
+from cudagraphs_backend.pacing import Timing
 from cudagraphs_backend.placement import routed
 
 aten = torch.ops.aten
@@ -221,7 +222,8 @@ class SimulatedDevice:
         self.waits: set[tuple[int, int]] = set()
         self.delay = 0.0
         self.pools: list[Pool] = []
-        self.memory = 1 << 40
+        self.memory = self.free = 1 << 40
+        self.seconds: tuple[float, float | None] = (1e-3, 1e-3)  # of the host and the device, of a timed run
         self._local = threading.local()
 
     # what the mechanism asks -----------------------------------------------------------------------------
@@ -283,6 +285,13 @@ class SimulatedDevice:
 
     def total_bytes(self) -> int:
         return self.memory
+
+    def free_bytes(self) -> int:
+        return self.free
+
+    def timed(self, body: Callable[[], Any]) -> tuple[Any, Timing]:
+        host, device = self.seconds
+        return body(), Timing(host, lambda: device)
 
     def give_back_memory(self) -> None:
         self.given_back += 1

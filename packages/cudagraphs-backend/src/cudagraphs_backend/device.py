@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 import torch
 
 from cudagraphs_backend import placement, torch_private
+from cudagraphs_backend.pacing import Timing
 
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ class Device(Protocol):
     wait_for_stream: what the current stream does next waits for all that `stream` was given so far (`stream`: from
     `stream_object`). new_pool: memory that recordings allocate from. capture: see `CudaDevice.capture`.
     lie_in_pool: whether tensors were allocated there. reserved_bytes: memory that was taken from the device;
-    total_bytes: what it has."""
+    total_bytes: what it has; free_bytes: what of that nobody uses now. timed: see `pacing`."""
 
     def current_stream(self) -> int: ...
 
@@ -55,6 +57,10 @@ class Device(Protocol):
     def reserved_bytes(self) -> int: ...
 
     def total_bytes(self) -> int: ...
+
+    def free_bytes(self) -> int: ...
+
+    def timed(self, body: Callable[[], T]) -> tuple[T, Timing]: ...
 
     def give_back_memory(self) -> None: ...
 
@@ -174,6 +180,26 @@ class CudaDevice:
 
     def total_bytes(self) -> int:
         return int(torch.cuda.get_device_properties(self.index).total_memory)
+
+    def free_bytes(self) -> int:
+        """Of the device, and what the allocator keeps for later."""
+        free, _ = torch.cuda.mem_get_info(self.index)
+        return int(free) + torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
+
+    def timed(self, body: Callable[[], T]) -> tuple[T, Timing]:
+        """Runs body between two events; nothing waits for them."""
+        stream = torch.cuda.current_stream(self.index)
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record(stream)
+        started = time.perf_counter()
+        result = body()
+        seconds = time.perf_counter() - started
+        last.record(stream)
+
+        def elapsed() -> float | None:
+            return first.elapsed_time(last) / 1e3 if last.query() else None
+
+        return result, Timing(seconds, elapsed)
 
     def give_back_memory(self) -> None:
         torch.cuda.empty_cache()

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-OUTPUTS = ("auto", "copy")
+OUTPUTS = ("auto", "saved", "copy")
 
 
 @dataclass(frozen=True, slots=True)
 class CudaGraphsOptions:
     """outputs: ``"auto"``: small results are copied out of a recording, large ones stay in its memory, which is not
-    written to again while they live; ``"copy"``: every result is copied out (needed where results are used on other
-    streams under `record_stream`). copies: recordings of one graph and size whose large results may be alive at
+    written to again while they live; ``"saved"``: only what the backward reads stays, and what the program sees is
+    copied out (needed where results are used on other streams under `record_stream`); ``"copy"``: every result is.
+    measured: a size is recorded only if timed plain runs show that the host, not the device, sets its pace, and memory
+    is not short. copies: recordings of one graph and size whose large results may be alive at
     once; after that results are copied out. warmup: plain runs of a size before it is recorded. recordings: the most
     of a device; the least recently used is thrown away. memory_mib: the most memory that the recordings of a device
     may hold, in MiB (None: a third of the device's). memory_budget: for training, the part (0 to 1) of the
@@ -22,6 +24,7 @@ class CudaGraphsOptions:
     outputs: str = "auto"
     copies: int = 2
     warmup: int = 1
+    measured: bool = False
     recordings: int = 256
     memory_mib: int | None = None
     memory_budget: float = 1.0

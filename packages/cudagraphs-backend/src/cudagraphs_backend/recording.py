@@ -21,6 +21,9 @@ from cudagraphs_backend.layout import buffer_like, copy_of, results_of
 from cudagraphs_backend.state import DeviceState
 from tracer_core.plugin_api import Runner
 
+#: From this many results on, copies are made by few kernels for all of them.
+COPIED_TOGETHER = 4
+
 
 class Kind(enum.Enum):
     """What a call gets for a result. KEEP: an alias of the recording's memory. COPY: a copy of it. INPUT: a view of
@@ -135,6 +138,10 @@ class Recording:
             for index, (one, kind) in enumerate(zip(self._outputs, kinds, strict=True))
             if kind is Kind.COPY and one.clone().stride() != one.stride()
         ]
+        copied = [index for index, kind in enumerate(kinds) if kind is Kind.COPY and index not in self._odd]
+        self._together = [i for i in copied if isinstance(self._outputs[i], torch.Tensor)]
+        if len(self._together) < COPIED_TOGETHER:
+            self._together = []
         self._marked = [position for position in self.plan.written if position in self.plan.direct]
         kept = [one for one, kind in zip(self._outputs, kinds, strict=True) if kind is Kind.KEEP]
         self._kept = kept
@@ -181,19 +188,29 @@ class Recording:
             inputs[index].copy_(buffer)
         if self._marked:
             torch_private.mark_written([inputs[index] for index in self._marked])
-        keep, copy = Kind.KEEP, Kind.COPY
+        keep, copy = Kind.KEEP, (None if self._together else Kind.COPY)
         results = [
             one.data if kind is keep else one.clone() if kind is copy else one
             for one, kind in zip(
                 self._outputs, self.plan.kinds, strict=False
             )  # both are as long: checked once
         ]
+        if self._together:
+            self._copy_together(results)
         for index in self._odd:
             results[index] = copy_of(self._outputs[index])
         for index, (source, (shape, stride, offset)) in self._views.items():
             base = inputs[source]
             results[index] = base.as_strided(shape, stride, base.storage_offset() + offset)
         return results
+
+    def _copy_together(self, results: list[Any]) -> None:
+        """Replaces results by copies, in few kernels."""
+        sources = [self._outputs[index] for index in self._together]
+        targets = [torch.empty_like(one) for one in sources]
+        torch_private.copy_all(targets, sources)
+        for index, target in zip(self._together, targets, strict=True):
+            results[index] = target
 
     def close(self) -> None:
         """Throws it away. Results that are alive keep their memory."""

@@ -19,6 +19,7 @@ import torch
 from cudagraphs_backend import screening, torch_private
 from cudagraphs_backend.layout import Result, can_be_copied, results_of
 from cudagraphs_backend.options import CudaGraphsOptions
+from cudagraphs_backend.pacing import Pace
 from cudagraphs_backend.recording import Kind, Misplaced, NotRecordable, Plan, Recording
 from cudagraphs_backend.state import DeviceState
 from tracer_core.plugin_api import CompileSpec, Phase, Role, Runner, logger, stage
@@ -36,6 +37,12 @@ ADDRESSES = 4
 
 #: Sizes that are remembered.
 SIZES = 1024
+
+#: Recordings that are made only where they pay: the part of the device's memory that must be free, the sizes of one
+#: graph, and the bytes of results that are copied in each call.
+FREE_MEMORY = 0.25
+MEASURED_SIZES = 8
+COPIES_UNASKED = 512 * 2**20
 
 #: Different reasons against a recording after which no size is tried any more.
 GIVE_UP = 4
@@ -59,9 +66,10 @@ class Row:
 
 class Entry:
     """Mutable: the recordings of one set of sizes. runs: plain ones so far. pointers: of the last call that had no
-    recording. copied: inputs that come at other addresses each time. seen: addresses of the other inputs."""
+    recording. copied: inputs that come at other addresses each time. seen: addresses of the other inputs. pace: of
+    timed runs, where recordings are made only if they pay."""
 
-    __slots__ = ("copied", "pointers", "reason", "recordings", "results", "runs", "seen")
+    __slots__ = ("copied", "pace", "pointers", "reason", "recordings", "results", "runs", "seen")
 
     def __init__(self) -> None:
         self.recordings: list[Recording] = []
@@ -70,6 +78,7 @@ class Entry:
         self.copied: set[int] = set()
         self.seen: set[tuple[int, ...]] = set()
         self.results: tuple[Result, ...] = ()
+        self.pace = Pace()
         self.reason = ""
 
 
@@ -143,10 +152,33 @@ class GraphedRunner:
                 busy += 1
         if entry.reason or entry.runs < self._options.warmup or len(self._reasons) >= GIVE_UP:
             return None
+        if self._options.measured and not self._pays(entry):
+            return None
         if not self._settled(entry, inputs):
             return None
-        keep = self._options.outputs == "auto" and busy < self._options.copies
+        keep = self._options.outputs != "copy" and busy < self._options.copies
         return self._record(entry, inputs, keep)
+
+    def _pays(self, entry: Entry) -> bool:
+        """Whether timed runs speak for a recording of this size; if they speak against it, it is not asked again."""
+        entry.reason = entry.pace.against() or ""
+        if entry.reason:
+            logger().info("%s, cudagraphs: not recorded: %s", self._spec.name, entry.reason)
+        elif entry.pace.decided:
+            entry.reason = self._costly(entry)
+        return entry.pace.decided and not entry.reason
+
+    def _costly(self, entry: Entry) -> str:
+        """What a recording that nobody asked for must not cost."""
+        if self._device.free_bytes() < self._device.total_bytes() * FREE_MEMORY:
+            return "the device is short of memory"
+        if self._spec.sizes and sum(bool(one.recordings) for one in self._entries.values()) >= MEASURED_SIZES:
+            return f"{MEASURED_SIZES} of its sizes are recorded"
+        visible = [r for i, r in enumerate(entry.results) if not self._stays(i)]
+        if any(result.shared for result in visible):
+            return "its results share memory with each other"
+        nbytes = sum(result.nbytes for result in visible if result.source is None)
+        return f"its results of {nbytes >> 20} MiB are much to copy" if nbytes > COPIES_UNASKED else ""
 
     def _settled(self, entry: Entry, inputs: list[Any]) -> bool:
         """Whether the addresses of this call are worth a recording. Inputs that moved are copied from now on."""
@@ -231,17 +263,24 @@ class GraphedRunner:
         limit = min(COPIED_PER_OPERATOR * self._operators, COPIED_AT_MOST)
         visible = [r.nbytes for i, r in enumerate(results) if not self._internal(i) and r.nbytes]
         few = len(visible) <= COPIES_AT_MOST
+        anything = self._options.outputs == "auto"
         kinds = []
         for index, result in enumerate(results):
             if not result.nbytes:
                 kinds.append(Kind.CONSTANT if self._spec.outputs[index].dtype is None else Kind.COPY)
             elif result.source is not None:
                 kinds.append(Kind.INPUT)
-            elif keep and (self._internal(index) or result.shared or not few or result.nbytes > limit):
+            elif keep and (
+                self._stays(index) or (anything and (result.shared or not few or result.nbytes > limit))
+            ):
                 kinds.append(Kind.KEEP)
             else:
                 kinds.append(Kind.COPY)
         return tuple(kinds)
+
+    def _stays(self, index: int) -> bool:
+        """Results that stay in the recording, however small they are."""
+        return self._internal(index) if self._options.outputs == "auto" else self._spec.outputs[index].saved
 
     def _internal(self, index: int) -> bool:
         return self._spec.outputs[index].saved or self._spec.phase is Phase.BACKWARD
@@ -262,10 +301,17 @@ class GraphedRunner:
 
     def _run_plainly(self, key: Any, inputs: list[Any]) -> Sequence[Any]:
         given = list(inputs)  # a runner may clear the list that it gets
-        outputs = self._run(inputs)
+        entry = self._entries.get(key)
+        timing = None
+        if self._options.measured and entry is not None and entry.runs and entry.pace.wanted:
+            outputs, timing = self._device.timed(lambda: self._run(inputs))
+        else:
+            outputs = self._run(inputs)
         with self._lock:
             self._plain += 1
             entry = self._entries.get(key)
+            if entry is not None and timing is not None:
+                entry.pace.add(timing)
             if entry is None:
                 entry = self._entries[key] = Entry()
                 if len(self._entries) > SIZES:

@@ -24,8 +24,9 @@ BACKEND = Backend(
     devices=frozenset({"cpu", "cuda"}),
     modes=MappingProxyType(
         {
-            "default": "fused kernels, operators as PyTorch has them",
-            "reduce-overhead": "on CUDA devices, graphs are recorded and replayed (cudagraphs-backend); else the same",
+            "default": "fused kernels, operators as PyTorch has them; on CUDA devices graphs are recorded (cudagraphs-backend) "
+            "where timed calls show that it pays",
+            "reduce-overhead": "on CUDA devices, all graphs are recorded and replayed (cudagraphs-backend); else the same",
         }
     ),
     options="inductor_backend.options:InductorOptions",

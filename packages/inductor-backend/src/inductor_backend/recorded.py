@@ -1,30 +1,69 @@
-"""Modes that replay a graph's launches from a CUDA graph, by the package cudagraphs-backend.
+"""CUDA graphs in place of a graph's launches, by the package cudagraphs-backend.
 
-In: a runner, its graph and `CompileSpec`. Out: the runner, recorded where the mode asks for it. What always holds: where
-the package is missing or cannot record, the runner itself comes back and the log says why.
+In: a runner, its graph and `CompileSpec`. Out: the runner, recorded where the mode asks for it, or, in the default mode,
+where that is safe and timed calls show that it pays. What always holds: where the package is missing or cannot record,
+the runner itself comes back, and a mode that asks for recordings says why in the log; what a program sees of a recording
+that it did not ask for is ordinary memory of its own.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from inductor_backend.options import InductorOptions
 from tracer_core.plugin_api import BackendNotFoundError, CompileSpec, Runner, get_backend, logger, resolve
 
-#: Modes in which graphs are recorded.
-RECORDED_MODES = frozenset({"reduce-overhead"})
+#: Modes in which graphs are recorded, whatever it brings.
+RECORDED_MODES = frozenset({"reduce-overhead", "max-autotune"})
+
+#: Modes in which they are recorded where it pays.
+MEASURED_MODES = frozenset({"default"})
+
+#: Launches (runs of kernels count each kernel) under which a graph is left alone in these: decision 0011.
+LEAST_LAUNCHES = 6
+
+#: Plain calls of a size before it may be recorded, where sizes are symbolic: a recording costs what hundreds of calls save.
+CALLS_OF_A_SIZE = 12
 
 
 def recorded(runner: Runner, gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    if spec.mode not in RECORDED_MODES:
+    asked = spec.mode in RECORDED_MODES
+    if not asked and not _may_pay(runner, spec):
         return runner
+    wrap, reason = _recorder()
+    if wrap is None:
+        if asked:
+            logger().warning("%s: mode %r runs without CUDA graphs: %s", spec.name, spec.mode, reason)
+        return runner
+    if asked:
+        return wrap(runner, gm, spec)  # type: ignore[no-any-return]
+    wrapped: Runner = wrap(runner, gm, spec, _unasked(spec))
+    if wrapped is not runner:  # can be stored; what is restored runs plainly
+        wrapped.artifact = runner.artifact  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _may_pay(runner: Runner, spec: CompileSpec) -> bool:
+    options = spec.options
+    if spec.mode not in MEASURED_MODES or (isinstance(options, InductorOptions) and not options.recordings):
+        return False
+    artifact = getattr(runner, "artifact", None)
+    return artifact is not None and artifact.kernels + len(artifact.externs) >= LEAST_LAUNCHES
+
+
+def _recorder() -> tuple[Any, str | None]:
+    """What puts recordings round a runner, or why there is nothing."""
     try:
         backend = get_backend("cudagraphs")
     except BackendNotFoundError as error:
-        logger().warning("%s: mode %r runs without CUDA graphs: %s", spec.name, spec.mode, error)
-        return runner
+        return None, str(error)
     reason = resolve(backend.available)() if backend.available is not None else None
-    if reason is not None or backend.wrap is None:
-        logger().warning("%s: mode %r runs without CUDA graphs: %s", spec.name, spec.mode, reason)
-        return runner
-    wrapped: Runner = resolve(backend.wrap)(runner, gm, spec)
-    return wrapped
+    return (None if reason is not None or backend.wrap is None else resolve(backend.wrap)), reason
+
+
+def _unasked(spec: CompileSpec) -> Any:
+    """Options of recordings that nobody asked for: only where they pay, and nothing that the program sees stays in them."""
+    make = resolve(get_backend("cudagraphs").options)
+    return make(measured=True, outputs="saved", warmup=CALLS_OF_A_SIZE if spec.sizes else 1)

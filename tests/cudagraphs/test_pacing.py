@@ -1,0 +1,112 @@
+"""Recordings that nobody asked for: made only where timed runs show that they pay, and safe in every use."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from tests.cudagraphs.test_results import same
+from tests.cudagraphs.test_training import Net, agree, seeded
+
+
+def program(x):
+    return (x.cos() * 2 + x.sin()).relu()
+
+
+UNASKED = {"measured": True, "outputs": "saved"}
+
+
+def calls(compiled, world, times=8, size=64):
+    for _ in range(times):
+        x = world.randn(size)
+        same(compiled(x), program(x))
+
+
+def test_recorded_where_the_host_sets_the_pace(simulated):
+    compiled = simulated.compile(program, **UNASKED)
+    calls(compiled, simulated, 4)
+    assert simulated.recordings == 0  # one to warm up, three that are timed
+    calls(compiled, simulated)
+    assert simulated.recordings == 1 and simulated.replays == 8
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reason"),
+    [
+        ((1e-3, 5e-3), "device sets its pace"),
+        ((1e-3, None), "device sets its pace"),
+        ((2e-5, 2e-5), "20 micro"),
+    ],
+)
+def test_not_recorded_where_it_does_not_pay(simulated, seconds, reason):
+    simulated.simulated.seconds = seconds
+    compiled = simulated.compile(program, **UNASKED)
+    calls(compiled, simulated)
+    simulated.simulated.seconds = (1e-3, 1e-3)
+    calls(compiled, simulated)
+    assert simulated.recordings == 0
+    (entry,) = next(iter(_runners()))._entries.values()
+    assert reason in entry.reason
+
+
+def _runners():
+    from cudagraphs_backend.runner import runners
+
+    return runners
+
+
+def test_not_recorded_where_memory_is_short(simulated):
+    simulated.simulated.free = simulated.simulated.memory // 8
+    calls(simulated.compile(program, **UNASKED), simulated)
+    assert simulated.recordings == 0
+
+
+def test_results_that_share_memory_are_not_recorded(simulated):
+    def shares(x):
+        y = x.cos() * 2
+        return y, y[3:]
+
+    compiled = simulated.compile(shares, **UNASKED)
+    for _ in range(8):
+        x = simulated.randn(16)
+        whole, part = compiled(x)
+        same(whole, x.cos() * 2)
+        whole.zero_()
+        assert not part.any()
+
+
+def test_what_the_program_sees_is_its_own(world):
+    """Large results and gradients too: they may be dropped while another stream reads them."""
+    compiled = world.compile(program, **UNASKED)
+    if world.simulated is None:
+        pytest.skip("whether a GPU's host sets the pace of this program is not certain")
+    kept = []
+    for _ in range(8):
+        x = world.randn(300_000)
+        kept.append((compiled(x), program(x)))
+    assert world.replays
+    places = {result.data_ptr() for result, _ in kept}
+    assert len(places) == len(kept)
+    for result, expected in kept:
+        same(result, expected)
+        assert not any(pool.holds(result) for pool in world.simulated.pools)
+
+
+def test_training(world):
+    torch.manual_seed(0)
+    model = Net().to(world.device)
+    twin = copy.deepcopy(model)
+    compiled = world.compile(model, **UNASKED)
+    for number in range(9):
+        x = world.randn(8, 32)
+        for net in (compiled, twin):
+            net.zero_grad()
+            seeded(number, net, x).square().mean().backward()
+        agree(model, twin)
+        if world.simulated is not None:
+            held = [p.grad for p in model.parameters()]
+            assert not any(pool.holds(grad) for pool in world.simulated.pools for grad in held)
+    if world.simulated is not None:
+        assert world.replays >= 8

@@ -1,0 +1,86 @@
+"""When inductor's graphs are recorded: modes, launches, the option; without a GPU, on the stand-in of tests/cudagraphs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from cudagraphs_backend.plugin import BACKEND as CUDAGRAPHS
+from cudagraphs_backend.runner import GraphedRunner
+from cudagraphs_backend.state import states
+from inductor_backend import recorded
+from inductor_backend.options import InductorOptions
+from inductor_backend.serialize import serialize
+from tests.cudagraphs.simulated import SimulatedDevice
+from tests.inductor.compiling import compiled
+from tests.inductor.test_operators import R
+
+
+@pytest.fixture
+def device(monkeypatch):
+    monkeypatch.setattr(recorded, "get_backend", lambda name: dataclasses.replace(CUDAGRAPHS, available=None))
+    simulated = SimulatedDevice()
+    undo = states.install(torch.device("cpu"), simulated)
+    yield simulated
+    undo()
+
+
+def many(x):
+    for _ in range(6):
+        x = torch.sort(x)[0]
+    return x
+
+
+def wrapped(fn, mode, *inputs, dynamic=False, **options):
+    made = compiled(fn, *inputs, dynamic=dynamic, options=InductorOptions(**options)).compilation
+    spec = dataclasses.replace(made.spec, mode=mode)
+    return made.runner, recorded.recorded(made.runner, made.gm, spec)
+
+
+def test_the_default_mode_records_many_launches_where_it_pays(device):
+    plain, runner = wrapped(many, "default", R(30))
+    assert isinstance(runner, GraphedRunner)
+    for number in range(9):
+        x = torch.randn(30)
+        (result,) = runner([x])
+        torch.testing.assert_close(result, x.sort()[0])
+        assert (device.replays > 0) == (number >= 4)
+    assert device.replays == 5
+    assert serialize(runner) == serialize(plain)
+
+
+@pytest.mark.parametrize(
+    ("fn", "mode", "options"),
+    [
+        (lambda x: torch.sort(x.cos())[0], "default", {}),
+        (many, "default", {"recordings": False}),
+        (many, "max-autotune-no-cudagraphs", {}),
+    ],
+)
+def test_left_alone(device, fn, mode, options):
+    plain, runner = wrapped(fn, mode, R(30), **options)
+    assert runner is plain
+
+
+def test_modes_that_ask_for_it_record_the_second_call(device):
+    for mode in ("reduce-overhead", "max-autotune"):
+        _, runner = wrapped(many, mode, R(30))
+        device.captures = 0
+        for _ in range(3):
+            runner([R(30)])
+        assert device.captures >= 1
+    _, runner = wrapped(lambda x: x.cos(), "reduce-overhead", R(30))
+    assert isinstance(runner, GraphedRunner)
+
+
+def test_sizes_that_change_are_not_recorded_at_once(device):
+    _, runner = wrapped(many, "default", R(30), dynamic=True)
+    for size in range(20, 36):
+        runner([torch.randn(size)])
+    assert device.captures == 0
+    for _ in range(recorded.CALLS_OF_A_SIZE + 2):
+        x = torch.randn(25)
+        torch.testing.assert_close(runner([x])[0], x.sort()[0])
+    assert device.captures
