@@ -107,3 +107,63 @@ def test_lerp_of_whole_numbers():
     numbers = torch.arange(4)
     assert same(lambda x, y: torch.lerp(x, y, 2) + 1, numbers, numbers + 3) is NotImplementedError
     assert same(lambda x, y: torch.lerp(x, y, 0.5) + 1, numbers.float(), numbers.float() + 3) is None
+
+
+def test_given_memory_is_written_by_composed_operators():
+    """Their fakes counted no write (kron), or did not write at all (matrix_rank): the call was left out."""
+    a, b = torch.randn(3, 4), torch.randn(5, 2)
+    assert same(lambda a, b, out: torch.kron(a, b, out=out).add_(1) + out, a, b, torch.zeros(15, 8)) is None
+    matrix, rank = torch.randn(5, 5), torch.zeros((), dtype=torch.int64)
+    assert same(lambda x, out: torch.linalg.matrix_rank(x, out=out), matrix, rank) is None
+    assert (
+        same(lambda x, out: torch.linalg.multi_dot([x, x, x], out=out) + 1, matrix, torch.zeros(5, 5)) is None
+    )
+
+    def inside(a, b):
+        small, right = torch.zeros(0), torch.zeros(15, 8)
+        return torch.kron(a, b, out=small) + 1, torch.kron(a, b, out=right), small, right
+
+    assert same(inside, a, b) is None
+
+
+def test_results_lie_in_given_memory():
+    program = tracer_core.compile(lambda x, out: torch.linalg.matrix_rank(x, out=out), backend="inductor")
+    rank = torch.zeros((), dtype=torch.int64)
+    for _ in range(2):
+        assert program(torch.eye(4), rank) is rank and rank == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_positions_in_nothing_of_low_precision(dtype):
+    nothing, none = torch.rand(0, 5, dtype=dtype), torch.zeros(0, 5, dtype=torch.int64)
+    assert same(lambda x, i: x.gather(0, i) + 1, nothing, none) is None
+    assert same(lambda x, i: x.index_select(0, i) + 1, nothing, none[:, 0]) is None
+    assert same(lambda x, i: x[i] + 1, nothing, torch.tensor([0, 2])) is IndexError
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int16, torch.int8])
+def test_powers_of_narrow_integers(dtype):
+    numbers = torch.arange(6).to(dtype)
+    assert same(lambda x: (x**x, 2**x, x**3), numbers) is None
+
+
+def test_ranges_of_whole_numbers_with_fractions():
+    for ends in ((1.0, 5.0, 2.0), (0.1, -7.9, -4.0), (0.5, 3, 1), (1.1, 1.1, -1.0)):
+        assert same(lambda x, ends=ends: torch.arange(*ends, dtype=torch.int32) * x, torch.tensor(3)) is None
+
+
+def test_complex_numbers_as_arguments():
+    x, y = torch.randn(2, 4, 3) + 1j, torch.randn(2, 3, 4) + 2j
+    assert same(lambda a, x, y: torch.addbmm(a, x, y, alpha=1 + 2j, beta=2j), x[0, :, :1], x, y) is None
+    infinite = complex(float("inf"), float("nan"))
+    assert same(lambda x, i: x.index_fill(0, i, infinite), x, torch.tensor([1])) is None
+
+
+def test_strides_that_kernels_give():
+    """Fakes have others: of torch 2.11 (transforms, scattering into repeated rows), of every version (angles)."""
+    image = torch.rand(5, 10, 7)
+    assert same(lambda x: (torch.fft.rfft(x, dim=1), torch.fft.fft2(x, dim=(1, 0))), image) is None
+    assert same(lambda x: (torch.fft.rfftn(x), torch.fft.ihfft2(x)), image.permute(2, 0, 1)) is None
+    assert same(torch.angle, torch.randn(4, 6, dtype=torch.complex64).t()) is None
+    rows, row = torch.rand(1, 5).expand(5, 5), torch.rand(5)
+    assert same(lambda x, y: (x.diagonal_scatter(y), x.select_scatter(y, 0, 1)), rows, row) is None

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from tracer_core import plugin_api, torch_private
+from tracer_core.aten import given_memory
 from tracer_core.aten.cache_key import cache_key
 from tracer_core.aten.capture_values import attribute, captured_values
 from tracer_core.aten.cleanup import remove_dead_nodes
@@ -408,6 +409,8 @@ class Lowering:
                 if node.target in INFERENCE_MODE_CALLS:
                     raise LoweringUnsupported("inference_mode inside a graph that computes gradients")
                 args, kwargs = self._args(node)
+                if kwargs.get("out") is not None and given_memory.composed(node.target):
+                    return given_memory.call_into(node.target, args, kwargs)
                 if self._needs_python_kernel(node.target):
                     with torch_private.python_dispatcher():
                         return node.target(*args, **kwargs)  # type: ignore[operator]

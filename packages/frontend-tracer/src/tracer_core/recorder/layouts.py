@@ -42,6 +42,36 @@ def _batch_norm(args: tuple[Any, ...]) -> torch.Tensor | None:
     return torch.empty_like(value, memory_format=torch_private.suggested_memory_format(value))
 
 
+def _angle(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Contiguous for complex numbers, whatever the input is."""
+    return torch.empty(args[0].shape, device="meta") if args[0].dtype.is_complex else None
+
+
+def _scattered(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """A copy of what is scattered into: with its strides, but for one place in memory of several elements (fakes of
+    torch 2.11 keep those strides too)."""
+    value = _meta(args[0])
+    overlaps = any(size > 1 and stride == 0 for size, stride in zip(value.shape, value.stride(), strict=True))
+    return torch.empty_like(value) if overlaps else None
+
+
+def _half_spectrum(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """With MKL: dimensions that are not transformed come first, in the order of the input's strides; then the others,
+    the last of `dim` running fastest (fakes of torch 2.11 are contiguous)."""
+    value, dims, _, onesided = args
+    if not torch.backends.mkl.is_available() or not value.numel():
+        return None
+    strides = value.stride()
+    last = dims[-1] % value.dim()
+    transformed = sorted((dim % value.dim() for dim in dims[:-1]), key=lambda dim: -strides[dim])
+    others = [dim for dim in range(value.dim()) if dim != last and dim not in transformed]
+    order = [*sorted(others, key=lambda dim: -strides[dim]), *transformed, last]
+    sizes = list(value.shape)
+    sizes[last] = sizes[last] // 2 + 1 if onesided else sizes[last]
+    inverse = [order.index(dim) for dim in range(value.dim())]
+    return torch.empty([sizes[dim] for dim in order], device="meta").permute(inverse)
+
+
 LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
     operator: rule
     for rule, operators in {
@@ -50,6 +80,11 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
             aten.floor_divide.default, aten.div.Tensor_mode,
         ),
         _ldexp: (aten.ldexp.Tensor,),
+        _angle: (aten.angle.default,),
+        _half_spectrum: (aten._fft_r2c.default,),
+        _scattered: (
+            aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default,
+        ),
         _batch_norm: (
             aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
             aten._native_batch_norm_legit.no_stats, aten._native_batch_norm_legit_no_training.default,

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from tracer_core import settings, torch_private
 from tracer_core.numpy_types import SCALARS
+from tracer_core.recorder import given_memory
 from tracer_core.recorder.casts import misfit
 from tracer_core.recorder.checks import unchecked
 from tracer_core.recorder.data_sizes import READS_A_NUMBER, DataSizes, gives_data_size, is_whole_number
@@ -253,7 +254,8 @@ class Recorder:
         if self.data is not None and getattr(func, "__name__", "") in READS_A_NUMBER:
             func = torch.Tensor.item
         before = [writes(fake) for fake in given]
-        sizes = [tuple(fake.shape) for fake in given] if "out" in kwargs else []
+        memory = given_memory.memory(fake_kwargs)
+        sizes = [tuple(fake.shape) for fake in given] if memory else []
         changes = self.scalars.before(func, fake_args, fake_kwargs)
         run_args, run_kwargs = (fake_args, fake_kwargs)
         if self.numbers and _is_blind(func):
@@ -262,7 +264,7 @@ class Recorder:
             )
         try:
             with self.fakes.mode, self._kernels(func, given, fake_args, fake_kwargs), self._data_sizes():
-                result = func(*run_args, **run_kwargs)
+                result = given_memory.given_back(func(*run_args, **run_kwargs), memory)
         except self.values_needed as error:
             if self.data is None and any(map(is_whole_number, given)):
                 self._ask_for_data_sizes("data_dependent_value", _name(func))
@@ -281,12 +283,15 @@ class Recorder:
         leaves = [result] if isinstance(result, torch.Tensor) else pytree.tree_leaves(result)
         if any(map(_unlike_a_graph_value, leaves)):
             raise Break("tensor_subclass", f"{_name(func)} makes a nested or quantized tensor")
-        written = func in _WRITING_OPERATORS or any(
-            now is None or now != then for now, then in zip(map(writes, given), before, strict=True)
+        written = (
+            bool(memory)
+            or func in _WRITING_OPERATORS
+            or any(now is None or now != then for now, then in zip(map(writes, given), before, strict=True))
         )
-        if written and any(
-            writes(fake) != then and _overlaps_itself(fake) for fake, then in zip(given, before, strict=True)
-        ):
+        doubtful = list(memory)
+        if written:
+            doubtful += [fake for fake, then in zip(given, before, strict=True) if writes(fake) != then]
+        if any(map(_overlaps_itself, doubtful)):
             raise Break(
                 "operator_failed", f"{_name(func)}: it may write twice to one place, which fakes allow"
             )
@@ -295,6 +300,9 @@ class Recorder:
         unseen = unseen_writes(func, fake_args, fake_kwargs)
         if not written and _writes_unseen(func):
             unseen, written = given, True
+        if memory:
+            counted = {id(one) for one, then in zip(given, before, strict=True) if writes(one) != then}
+            unseen = unseen + [one for one in memory if id(one) not in counted]
         for fake in unseen:
             self.fakes.note_write(fake)
         self.scalars.after(changes, unseen, func, fake_args, fake_kwargs, result)

@@ -52,6 +52,8 @@ def constant_text(value: Any) -> str:
         return repr(value)
     if isinstance(value, float):
         return repr(value) if value == value and abs(value) != float("inf") else f"float({str(value)!r})"
+    if isinstance(value, complex):
+        return f"complex({constant_text(value.real)}, {constant_text(value.imag)})"
     if isinstance(value, Number):
         return value.text
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):

@@ -62,6 +62,9 @@ def _range(ctx: Lowering, start: Any, step: Any) -> Ref:
             return cast(make("add", steps, ctx.element(start, at, torch.float64)), dtype)
 
         return ctx.pointwise(body, label="arange")
+    start, step = (
+        int(x) if isinstance(x, float) else x for x in (start, step)
+    )  # whole numbers first, as eager
     return ctx.pointwise(
         lambda at: cast(make("index", attr=at[0] * step + Index(start)), dtype), label="arange"
     )

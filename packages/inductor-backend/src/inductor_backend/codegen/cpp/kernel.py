@@ -165,7 +165,7 @@ class KernelWriter:
             text = f"{self.tiling.staged[value]}[{row} * {ALONG} + {along}]"
         # An index that torch rejects was replaced by 0, which is not there.
         for size in self._may_be_empty(value.attr[1]):
-            text = f"({self.size(size)} == 0 ? ({memory_type(value.attr[2])})0 : {text})"
+            text = f"({self.size(size)} == 0 ? {memory_type(value.attr[2])}{{}} : {text})"
         if value.attr[2] in (torch.bfloat16, torch.float16):
             text = f"tc_to_float({text})"
         if value.name == "masked_load":

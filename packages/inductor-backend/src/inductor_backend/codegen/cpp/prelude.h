@@ -239,6 +239,7 @@ TC_INLINE int64_t tc_pow(int64_t x, int64_t y) {  // y < 0: 1 and -1 are exact, 
     for (; y; y >>= 1, b *= b) if (y & 1) r *= b;
     return (int64_t)r;
 }
+template <class T> TC_INLINE T tc_pow(T x, T y) { return (T)tc_pow((int64_t)x, (int64_t)y); }  // the narrower integers
 
 // ---- activations
 // |x| > 0.62: 1 - 2 / (exp(2|x|) + 1); else x + x^3 P(x^2). 1.5 ulp
