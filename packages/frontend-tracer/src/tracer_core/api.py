@@ -21,13 +21,16 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 import torch
 from torch.compiler import is_compiling as torch_is_compiling
 
 from tracer_core import events, logs, stages, validation
+from tracer_core.auto.choice import Choice
+from tracer_core.auto.plan import Plan
 from tracer_core.backends import BackendRow, forget, mark_used, reset_used, rows
 from tracer_core.backends import list_backends as available_names
 from tracer_core.compiled_module import share
@@ -39,7 +42,7 @@ from tracer_core.stages import StageRecord
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-BackendLike = str | Backend | Callable[..., Any]
+BackendLike = str | Backend | Callable[..., Any] | Sequence[Any]
 
 
 @overload
@@ -79,8 +82,11 @@ def compile(
     model: a function, a bound method, an nn.Module, or any callable object; None: returns a decorator,
     so that ``@compile`` and ``@compile(fullgraph=True)`` both work. backend: a name from
     `list_backends()`, a `Backend`, or a callable ``backend(gm, example_inputs)`` as written for
-    torch.compile. fullgraph: a graph break is a GraphBreakError. dynamic: None: a size that changed
-    becomes symbolic; True: symbolic from the start; False: always static. mode: ``"default"``,
+    torch.compile, or a list of these (also of pairs with options; ``"auto"``: all that are installed): each graph is
+    compiled by all of them in the background and served by the fastest that gives eager's results, see
+    `tracer_core.auto.backend.AutoOptions`; ``choices()`` of what is returned shows the tables. fullgraph: a graph
+    break is a GraphBreakError. dynamic: None: a size that changed becomes symbolic; True: symbolic from the start;
+    False: always static. mode: ``"default"``,
     ``"reduce-overhead"``, ``"max-autotune"`` or ``"max-autotune-no-cudagraphs"``, as far as the backend
     has it. options: the backend's options dataclass, or a dict with its field names; never changed.
     disable: returns `model` as it is.
@@ -132,12 +138,15 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Any]:
     """``explain(fn)(*args)`` runs `fn` under capture and reports its graphs, breaks and guards.
 
     The report has `graphs`, `graph_count`, `graph_break_count`, `op_count`, `guards`, and for each break
-    the user's line, the reason and what would remove it. fn: compiled or not.
+    the user's line, the reason and what would remove it. fn: compiled or not; of one that several backends compile
+    (``backend="auto"``) the report has the `choices` so far.
     """
     _demand_compilable(fn)
     from tracer_core.report import explain as implementation  # heavy: the tracer
 
-    explained: Callable[..., Any] = implementation(uncompiled(fn))
+    behind = compiled(fn)
+    plan = None if behind is None else getattr(behind.function, "config", None)
+    explained: Callable[..., Any] = implementation(uncompiled(fn), _plan_of(plan))
     return explained
 
 
@@ -239,16 +248,39 @@ def _call_original(module: Any, /, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-def _methods(config: CompileConfig) -> dict[str, Callable[[], Any]]:
-    """What compiled objects have besides where parameters are constants (``freeze=True``)."""
-    if config.backend.params != "constants" or not getattr(config.options, "freeze", False):
+def _plan_of(config: CompileConfig | None) -> Plan | None:
+    return config.options if config is not None and isinstance(config.options, Plan) else None
+
+
+def _methods(config: CompileConfig) -> dict[str, Callable[..., Any]]:
+    """What compiled objects have besides: `choices` where several backends are tried, and `refresh` and
+    `release_originals` where parameters are constants (``freeze=True``)."""
+    plan = _plan_of(config)
+    if plan is not None:
+        return {"choices": functools.partial(_choices, plan), **_frozen_methods(plan.frozen)}
+    frozen = config.backend.params == "constants" and getattr(config.options, "freeze", False)
+    return _frozen_methods((config,) if frozen else ())
+
+
+def _choices(plan: Plan, wait: float = 0.0) -> tuple[Choice, ...]:
+    """The table of each graph so far: its candidates, how they did, and who serves it. wait: seconds to wait for
+    trials that go on."""
+    end = time.perf_counter() + wait
+    for trial in tuple(plan.trials):
+        trial.wait(max(0.0, end - time.perf_counter()))
+    return tuple(trial.choice() for trial in plan.trials)
+
+
+def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[..., Any]]:
+    if not configs:
         return {}
 
     def refresh() -> None:
         """Reads all parameters again at the next call: after writes that leave no trace (``.data``, NumPy)."""
         from tracer_core.aten.frozen import refresh as implementation  # heavy: the tracer
 
-        implementation(config.options)
+        for config in configs:
+            implementation(config.options)
 
     def release_originals() -> int:
         """Gives back the memory of parameters that the graphs so far read packed only; returns how many bytes.
@@ -258,7 +290,7 @@ def _methods(config: CompileConfig) -> dict[str, Callable[[], Any]]:
         """
         from tracer_core.aten.frozen import release_originals as implementation  # heavy: the tracer
 
-        return implementation(config.options)
+        return sum(implementation(config.options) for config in configs)
 
     return {"refresh": refresh, "release_originals": release_originals}
 

@@ -22,6 +22,7 @@ from typing import Any
 import pluggy
 
 from tracer_core import bridges, hookspecs
+from tracer_core.auto.backend import AUTO
 from tracer_core.eager_backend import ATEN_EAGER, EAGER
 from tracer_core.errors import BackendNameClashError, BackendNotFoundError
 from tracer_core.plugin_api import PROJECT, Backend, resolve
@@ -117,7 +118,7 @@ def register(plugin: Any, name: str | None = None) -> Callable[[], None]:
 def registry() -> Registry:
     """Everything that is installed, found once; `forget` makes the next call look again."""
     manager = _new_manager()
-    found: list[Candidate] = [_candidate(one, ("tracer-core", __version__)) for one in (EAGER, ATEN_EAGER)]
+    found: list[Candidate] = [_candidate(one, ("tracer-core", __version__)) for one in (EAGER, ATEN_EAGER, AUTO)]
     for entry in entry_points(group=PROJECT):
         found.extend(_load_plugin(manager, entry))
     for key, plugin in _in_process.items():

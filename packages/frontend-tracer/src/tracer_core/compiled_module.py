@@ -47,16 +47,16 @@ Replace = Callable[[Callable[..., Any], nn.Module], Callable[..., Any]]
 MarkMethod = Callable[[Callable[..., Any], Callable[..., Any], Callable[..., Any]], None]
 
 
-_NO_METHODS: Mapping[str, Callable[[], Any]] = types.MappingProxyType({})
+_NO_METHODS: Mapping[str, Callable[..., Any]] = types.MappingProxyType({})
 
 
 def share(
-    module: M, replace: Replace, mark: MarkMethod, methods: Mapping[str, Callable[[], Any]] = _NO_METHODS
+    module: M, replace: Replace, mark: MarkMethod, methods: Mapping[str, Callable[..., Any]] = _NO_METHODS
 ) -> M:
     """A module that shares `module`'s state and is called through ``replace(type(module).__call__, module)``.
 
     ``forward`` is replaced likewise, so that code that calls ``m.forward(x)`` is served too: as in eager
-    PyTorch, that runs no hooks. methods: functions without arguments that the shared module has besides. Raises
+    PyTorch, that runs no hooks. methods: functions that the shared module has besides. Raises
     OptionError if the class has ``__slots__``, cannot be subclassed or has something else by the name of a method.
     """
     module = unshared(module)
@@ -76,7 +76,7 @@ def share(
     for name, function in methods.items():
         if hasattr(module, name):
             raise OptionError(
-                f"{cls.__qualname__} has an attribute {name!r} already, which freeze=True needs"
+                f"{cls.__qualname__} has an attribute {name!r} already, which compile() gives a method of its own"
             )
         namespace[name] = staticmethod(function)
     for name in ("__call__", "forward"):

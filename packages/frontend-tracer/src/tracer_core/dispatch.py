@@ -25,6 +25,8 @@ from tracer_core.aten.lower import Lowered, Request, lower, role_of
 from tracer_core.aten.outputs import OutputPlan, output_requires_grad
 from tracer_core.aten.static import PerSize, has_symbols
 from tracer_core.aten.support import backend_runner
+from tracer_core.auto.plan import Plan
+from tracer_core.auto.trial import Trial
 from tracer_core.bridges import TorchStyle
 from tracer_core.captured import CapturedGraph
 from tracer_core.collector import collector_paused
@@ -88,6 +90,8 @@ def report(fallback: Fallback) -> None:
 def compile_graph(captured: CapturedGraph, config: CompileConfig) -> Runner:
     """The runner of a captured graph. Raises BackendError where the backend fails or breaks its contract."""
     backend = config.backend
+    if isinstance(config.options, Plan):
+        return Trial(captured, config, compile_graph)
     if isinstance(backend.compile, TorchStyle):
         return _torch_style(captured, config, backend.compile)
     if backend.prepare is not None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from tracer_core.api import call_object
+from tracer_core.auto.choice import Choice
+from tracer_core.auto.plan import Plan
 from tracer_core.backends import get
 from tracer_core.options import CompileConfig
 from tracer_core.runtime import CompiledFunction
@@ -24,7 +26,8 @@ from tracer_core.segments.capture import BreakRecord, Captured
 class Explanation:
     """graphs: the torch-level graphs, in the order captured. breaks: where capture stopped, each with
     kind, reason, location and hint. guards: of every segment, as expressions. result: of the call.
-    skipped: reasons why a part ran natively."""
+    skipped: reasons why a part ran natively. choices: who serves the graphs of the
+    compiled object that was asked about, where several backends were tried."""
 
     graphs: tuple[torch.fx.GraphModule, ...]
     breaks: tuple[BreakRecord, ...]
@@ -32,6 +35,7 @@ class Explanation:
     op_count: int
     result: Any
     skipped: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
 
     @property
     def graph_count(self) -> int:
@@ -55,6 +59,7 @@ class Explanation:
                 f"  what would remove it: {one.hint}",
             ]
         lines += [f"ran natively: {reason}" for reason in self.skipped]
+        lines += [line for choice in self.choices for line in str(choice).splitlines()]
         for i, gm in enumerate(self.graphs):
             lines.append(f"graph {i}:")
             lines += [f"  {line}" for line in str(gm.graph).splitlines()[1:] if line.strip()]
@@ -74,21 +79,25 @@ def explanation(compiled: CompiledFunction, result: Any = None) -> Explanation:
     )
 
 
-def explain(function: Callable[..., Any]) -> Callable[..., Explanation]:
-    """``explain(f)(*args)`` -> `Explanation`. See `tracer_core.explain`."""
+def explain(function: Callable[..., Any], plan: Plan | None = None) -> Callable[..., Explanation]:
+    """``explain(f)(*args)`` -> `Explanation`. plan: of the compiled object. See `tracer_core.explain`."""
     config = CompileConfig(get("eager"))
+
+    def told(compiled: CompiledFunction, result: Any) -> Explanation:
+        made = explanation(compiled, result)
+        return made if plan is None else replace(made, choices=tuple(trial.choice() for trial in plan.trials))
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         if isinstance(function, torch.nn.Module):
             compiled = CompiledFunction(type(function).__call__, config)
-            return explanation(compiled, compiled(function, *args, **kwargs))
+            return told(compiled, compiled(function, *args, **kwargs))
         if inspect.ismethod(function):
             compiled = CompiledFunction(function.__func__, config)
-            return explanation(compiled, compiled(function.__self__, *args, **kwargs))
+            return told(compiled, compiled(function.__self__, *args, **kwargs))
         if not inspect.isfunction(function):
             compiled = CompiledFunction(call_object, config)
-            return explanation(compiled, compiled(function, *args, **kwargs))
+            return told(compiled, compiled(function, *args, **kwargs))
         compiled = CompiledFunction(function, config)
-        return explanation(compiled, compiled(*args, **kwargs))
+        return told(compiled, compiled(*args, **kwargs))
 
     return explained

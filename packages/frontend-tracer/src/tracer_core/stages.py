@@ -14,7 +14,7 @@ import re
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,7 @@ class OpenStage:
 _observers: list[Callable[[StageRecord], None]] = []
 _depth: ContextVar[int] = ContextVar("tracer_stage_depth", default=0)
 _current: ContextVar[list[StageRecord] | None] = ContextVar("tracer_stage_records", default=None)
+_owner: ContextVar[weakref.ref[Any] | None] = ContextVar("tracer_stage_owner", default=None)
 _last: weakref.WeakKeyDictionary[Any, tuple[StageRecord, ...]] = weakref.WeakKeyDictionary()
 
 
@@ -109,14 +110,35 @@ def recording(owner: Any) -> Iterator[list[StageRecord]]:
     """
     records: list[StageRecord] = []
     outer = _current.get()
-    token = _current.set(records)
+    token, owner_token = _current.set(records), _owner.set(weakref.ref(owner))
     try:
         yield records
     finally:
         _current.reset(token)
+        _owner.reset(owner_token)
         _last[owner] = tuple(records)
         if outer is not None:
             outer.extend(records)
+
+
+def continued() -> Callable[[], AbstractContextManager[None]]:
+    """For work that goes on after its compile, in another thread: called during the compile, it gives what is put round
+    that work, so that its records are added to `last_compile` of the same owner."""
+    reference = _owner.get()
+
+    @contextmanager
+    def adding() -> Iterator[None]:
+        records: list[StageRecord] = []
+        token = _current.set(records)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            owner = None if reference is None else reference()
+            if owner is not None:
+                _last[owner] = _last.get(owner, ()) + tuple(records)
+
+    return adding
 
 
 def records_of(owner: Any) -> tuple[StageRecord, ...]:

@@ -14,6 +14,8 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from tracer_core.auto.backend import AUTO
+from tracer_core.auto.plan import is_auto, make_plan
 from tracer_core.backends import get, unavailable_reason
 from tracer_core.bridges import TorchStyle, from_callable, torch_style_settings
 from tracer_core.errors import BackendError, OptionError
@@ -26,7 +28,7 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 
 def build_config(
     *,
-    backend: str | Backend | Callable[..., Any] = "inductor",
+    backend: Any = "inductor",
     fullgraph: bool = False,
     dynamic: bool | None = None,
     mode: str | None = None,
@@ -40,7 +42,9 @@ def build_config(
     _demand("fullgraph", fullgraph, bool)
     _demand("dynamic", dynamic, bool | None)
     _demand("mode", mode, str | None)
-    chosen = find_backend(backend)
+    if is_auto(backend) or is_auto(chosen := find_backend(backend)):
+        own = build_options(AUTO, options)
+        return make_plan(backend, own, mode, build_config, fullgraph=fullgraph, dynamic=dynamic)
     if isinstance(chosen.compile, TorchStyle):
         _demand_available(chosen)
         settings, name = torch_style_settings(chosen.compile, options, mode, MODES)
