@@ -13,6 +13,7 @@ import torch
 from torch.nn import functional as F
 
 from inductor_backend.runtime.build_cpp import Library, build
+from inductor_backend.runtime.toolchain import find_compiler
 
 INF = float("inf")
 SPECIAL = [
@@ -71,6 +72,48 @@ def loop(name: str, ctype: str, call: str) -> str:
     )
 
 
+#: What prelude_vector.h has.
+VECTORS = """exp expm1 log log1p sin cos tanh sigmoid erf rsqrt sqrt floor ceil trunc round abs relu
+gelu_erf gelu_tanh silu softplus""".split()
+
+NO_VECTORS = pytest.mark.skipif(
+    find_compiler().isa != "avx512" or find_compiler().kind != "gcc", reason="no vectors of 16 floats here"
+)
+
+
+def vector_loop(name: str, call: str) -> str:
+    return (
+        f"TC_EXPORT void run_{name}(const int64_t* a) {{ const float* x = (const float*)a[0];"
+        f" const float* y = (const float*)a[1]; float* z = (float*)a[2];\n"
+        f"tc_walk<2>(0, a[3], [&](int64_t i, auto m, int u) {{ tc_put(m, z + i, {call}); }}); }}\n"
+    )
+
+
+@pytest.fixture(scope="module", params=["scalar", pytest.param("vector", marks=NO_VECTORS)])
+def functions(request: pytest.FixtureRequest) -> Library:
+    """The functions of floats, in both forms."""
+    if request.param == "scalar":
+        return request.getfixturevalue("library")
+    text = '#include "prelude.h"\n#include "prelude_vector.h"\n'
+    for name in VECTORS:
+        text += vector_loop(name, f"tc_{name}(tc_take(m, x + i))")
+    for name in ("max", "min"):
+        text += vector_loop(name, f"tc_{name}(tc_take(m, x + i), tc_take(m, y + i))")
+    for name in ("bf16", "half"):
+        text += (
+            f"TC_EXPORT void to_{name}(const int64_t* a) {{ tc_walk<1>(0, a[2], [&](int64_t i, auto m, int u)"
+            f" {{ tc_put(m, (tc_{name}*)a[1] + i, tc_take(m, (const float*)a[0] + i)); }}); }}\n"
+            f"TC_EXPORT void from_{name}(const int64_t* a) {{ tc_walk<1>(0, a[2], [&](int64_t i, auto m, int u)"
+            f" {{ tc_put(m, (float*)a[1] + i, tc_take(m, (const tc_{name}*)a[0] + i)); }}); }}\n"
+        )
+    return build([text], name="prelude_vector_test")
+
+
+def known(functions: Library, name: str) -> None:
+    if functions.name == "prelude_vector_test" and name not in (*VECTORS, "max", "min"):
+        pytest.skip("has no vector form")
+
+
 @pytest.fixture(scope="module")
 def library() -> Library:
     text = '#include "prelude.h"\n'
@@ -127,26 +170,28 @@ def run(library: Library, name: str, x: torch.Tensor, y: torch.Tensor | None = N
 
 
 @pytest.mark.parametrize("name", UNARY)
-def test_float32_error_in_ulp(library: Library, name: str) -> None:
+def test_float32_error_in_ulp(functions: Library, name: str) -> None:
+    known(functions, name)
     truth_of, limit, (low, high) = UNARY[name]
     x = torch.cat([every_exponent(), torch.linspace(low, high, 2_000_000)])
-    got, truth = run(library, name, x), truth_of(x.double())
+    got, truth = run(functions, name, x), truth_of(x.double())
     error = ulp_error(got, truth)
     worst = int(error.argmax())
     assert error[worst] <= limit, (
         f"{name}({x[worst].item()!r}) = {got[worst].item()!r}, {error[worst]:.2f} ulp"
     )
     zeros = torch.tensor([0.0, -0.0] * 20)
-    signs, want = run(library, name, zeros).signbit(), truth_of(zeros.double()).signbit()
+    signs, want = run(functions, name, zeros).signbit(), truth_of(zeros.double()).signbit()
     assert torch.equal(signs, want), f"{name}: the sign of zero"
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations_are_at_least_as_near_as_eager(library: Library, name: str) -> None:
+def test_activations_are_at_least_as_near_as_eager(functions: Library, name: str) -> None:
+    known(functions, name)
     x = torch.cat([torch.linspace(-20, 20, 1_000_001), torch.randn(100_000) * 1e-3, every_exponent()])
     x = x[x.isfinite()]  # eager's vector gelu gives NaN at infinity, its scalar one infinity
     truth, eager = ACTIVATIONS[name](x.double()), ACTIVATIONS[name](x)
-    got = run(library, name, x)
+    got = run(functions, name, x)
     finite = truth.isfinite() & (truth.abs() < 3e38)
     error, eagers = ((y.double() - truth).abs()[finite] for y in (got, eager))
     scale = truth.abs()[finite].clamp(min=1e-3)
@@ -155,19 +200,21 @@ def test_activations_are_at_least_as_near_as_eager(library: Library, name: str) 
 
 
 @pytest.mark.parametrize("name", EXACT)
-def test_exact_functions(library: Library, name: str) -> None:
+def test_exact_functions(functions: Library, name: str) -> None:
+    known(functions, name)
     x = every_exponent()
-    assert torch.equal(run(library, name, x).nan_to_num(7.5), EXACT[name](x).nan_to_num(7.5))
+    assert torch.equal(run(functions, name, x).nan_to_num(7.5), EXACT[name](x).nan_to_num(7.5))
 
 
 @pytest.mark.parametrize("name", BINARY)
-def test_binary_functions_are_exact(library: Library, name: str) -> None:
+def test_binary_functions_are_exact(functions: Library, name: str) -> None:
     """Through float64, where they are exact: eager's own vector fmod gives NaN for quotients beyond 2^31."""
+    known(functions, name)
     special = torch.tensor([*SPECIAL, 2.5, -2.5, 7.0, -7.0, 0.1])
     x, y = (t.flatten().contiguous() for t in torch.meshgrid(special, special, indexing="ij"))
     x = torch.cat([x, torch.randn(100_000) * 100])
     y = torch.cat([y, torch.randn(100_000) * 3])
-    got, want = run(library, name, x, y), BINARY[name](x.double(), y.double()).float()
+    got, want = run(functions, name, x, y), BINARY[name](x.double(), y.double()).float()
     torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
@@ -214,18 +261,18 @@ def test_index_checks(library: Library) -> None:
 
 
 @pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("half", torch.float16)])
-def test_16_bit_conversions_are_eagers(library: Library, name: str, dtype: torch.dtype) -> None:
+def test_16_bit_conversions_are_eagers(functions: Library, name: str, dtype: torch.dtype) -> None:
     x = torch.cat(
         [every_exponent(), torch.linspace(-70000, 70000, 1_000_001), torch.linspace(-1e-4, 1e-4, 1_000_001)]
     )
     narrow = torch.empty_like(x, dtype=dtype)
-    library.function(f"to_{name}", 3)(x, narrow, x.numel())
+    functions.function(f"to_{name}", 3)(x, narrow, x.numel())
     want = x.to(dtype)
     differs = (narrow.view(torch.int16) != want.view(torch.int16)) & ~(x.isnan() & narrow.isnan())
     assert not differs.any(), x[differs][:5]
     every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(dtype)
     wide = torch.empty(every.numel())
-    library.function(f"from_{name}", 3)(every, wide, every.numel())
+    functions.function(f"from_{name}", 3)(every, wide, every.numel())
     torch.testing.assert_close(wide, every.float(), rtol=0, atol=0, equal_nan=True)
 
 

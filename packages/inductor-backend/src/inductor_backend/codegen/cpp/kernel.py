@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
+from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.expressions import (
     C_TYPES,
     CPP_OPS,
@@ -156,15 +157,11 @@ class KernelWriter:
         buffer = value.buffer
         if buffer in self.body.registers:
             return self.registers[buffer]
+        text = self.place_text(value, names)
         if buffer in self.body.row_buffers:
-            return f"row_{self.row_number(buffer)}[{self.row_position()}]"
-        text = f"{self.pointer(buffer)}[{self.address(buffer, value.attr[1], names)}]"
-        if self.tiling is not None and value in self.tiling.staged:
-            row = f"({self.variables[self.tiling.across]} - tile_start)"
-            along = f"{self.variables[self.inner[-1]]} - {self.block_start}"
-            text = f"{self.tiling.staged[value]}[{row} * {ALONG} + {along}]"
+            return text
         # An index that torch rejects was replaced by 0, which is not there.
-        for size in self._may_be_empty(value.attr[1]):
+        for size in self.may_be_empty(value.attr[1]):
             text = f"({self.size(size)} == 0 ? {memory_type(value.attr[2])}{{}} : {text})"
         if value.attr[2] in (torch.bfloat16, torch.float16):
             text = f"tc_to_float({text})"
@@ -172,7 +169,18 @@ class KernelWriter:
             return f"{names[value.args[0]]} ? {text} : {names[value.args[1]]}"
         return text
 
-    def _may_be_empty(self, index: Sequence[Index]) -> list[Expr]:
+    def place_text(self, value: Value, names: dict[Value, str]) -> str:
+        """The memory that a load reads."""
+        buffer = value.buffer
+        if buffer in self.body.row_buffers:
+            return f"row_{self.row_number(buffer)}[{self.row_position()}]"
+        if self.tiling is not None and value in self.tiling.staged:
+            row = f"({self.variables[self.tiling.across]} - tile_start)"
+            along = f"{self.variables[self.inner[-1]]} - {self.block_start}"
+            return f"{self.tiling.staged[value]}[{row} * {ALONG} + {along}]"
+        return f"{self.pointer(buffer)}[{self.address(buffer, value.attr[1], names)}]"
+
+    def may_be_empty(self, index: Sequence[Index]) -> list[Expr]:
         """Sizes of checked dimensions of an access that may be 0."""
         checked = [v.attr for i in index for v in i.indirect_values() if v.name == "check_index"]
         return [size for size in dict.fromkeys(checked) if not self.sizes.is_positive(size)]
@@ -218,7 +226,7 @@ class KernelWriter:
         if name in self.streamed:
             place = f"{self.streamed[name]}[{self.variables[self.inner[-1]]} - {self.block_start}]"
         statement = combined(store.combine or "set", place, text, self.program.buffers[name].dtype)
-        empty = [f"{self.size(size)} != 0" for size in self._may_be_empty(store.index)]
+        empty = [f"{self.size(size)} != 0" for size in self.may_be_empty(store.index)]
         self.out.line(f"if ({' && '.join(empty)}) {statement}" if empty else statement)
 
     # the function --------------------------------------------------------------------------------
@@ -494,7 +502,7 @@ class KernelWriter:
                 self._nest(depth + 1, phase, values, reducers, scope, bounds)
             return
         start, stop = bounds[0], bounds[1] or size
-        if any(r.blocked for _, r in reducers) or self._streams(phase):
+        if any(r.blocked for _, r in reducers) or self.streams(phase):
             with self.out.block(f"for (int64_t b = {start}; b < {stop}; b += {BLOCK})"):
                 self.out.line(f"const int64_t length = std::min<int64_t>({BLOCK}, {stop} - b);")
                 self._vector_loop(phase, values, reducers, names, loop, "b", "b + length", "length")
@@ -514,8 +522,11 @@ class KernelWriter:
         length: str,
     ) -> None:
         variable = self.variables[loop]
-        streams = self._streams(phase)
+        streams = self.streams(phase)
         self.block_start = start
+        if vectors.fits(self, phase, values, reducers, names, loop):
+            vectors.write(self, phase, values, reducers, names, loop, (start, stop, length))
+            return
         for store in streams:
             kind = memory_type(self.program.buffers[store.buffers[0]].dtype)
             self.out.line(f"alignas(64) {kind} {self.streamed[store.buffers[0]]}[{BLOCK}];")
@@ -536,7 +547,7 @@ class KernelWriter:
             self.out.line(f"tc_stream({place}, {block}, {length} * (int64_t)sizeof({block}[0]));")
         self.variables[loop] = variable
 
-    def _streams(self, phase: Phase) -> list[Store]:
+    def streams(self, phase: Phase) -> list[Store]:
         """The phase's stores that leave through a block."""
         return [store for store in phase.stores if store.buffers[0] in self.streamed]
 
@@ -569,7 +580,7 @@ class KernelWriter:
     def _close(self, reducers: list[tuple[Store, Reducer]], length: str) -> None:
         for _, reducer in reducers:
             for line in reducer.close:
-                self.out.line(line.format(length=length))
+                self.out.line(line.format(length=length, squares="tc_squares_of"))
 
     def _elements(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.expressions import memory_type, size_expression
 from inductor_backend.codegen.cpp.kernel import NAME, KernelText
 from inductor_backend.codegen.writer import CodeWriter
@@ -126,8 +127,10 @@ class CppModule:
         out = CodeWriter()
         out.raw(PREAMBLE)
         wanted = {name for _, used in uses for name in used}
-        if any("ts_" in text for text, (name, _) in self.kernels.items() if name in wanted):
-            out.raw('#include "prelude_special.h"\n')
+        texts = [text for text, (name, _) in self.kernels.items() if name in wanted]
+        for mark, header in ((vectors.MARK, "prelude_vector.h"), ("ts_", "prelude_special.h")):
+            if any(mark in text for text in texts):
+                out.raw(f'#include "{header}"\n')
         for text, (name, comments) in self.kernels.items():
             if name in wanted:
                 for comment in comments[:8]:

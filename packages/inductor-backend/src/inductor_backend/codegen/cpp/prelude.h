@@ -470,6 +470,12 @@ TC_INLINE void tc_stream_end() {
     __builtin_ia32_sfence();
 #endif
 }
+template <class T> TC_INLINE T tc_squares_of(const T* x, int64_t length, T mean) {  // sum of (x - mean)^2
+    T sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < length; ++i) { const T d = x[i] - mean; sum += d * d; }
+    return sum;
+}
 template <class T> struct tc_welford {
     T mean = 0, m2 = 0, weight = 0;
     inline __attribute__((always_inline)) void add(T x) {

@@ -23,7 +23,8 @@ class Reducer:
     """The statements of one reduction over a row (`{v}` is the element's text, `{at}` its number).
 
     start: once a row. open: once a block. clause: for ``#pragma omp simd`` (None: the loop cannot be
-    vectorised). step: for each element. close: after a block. results: final text for each output.
+    vectorised). step: for each element. close: after a block (`{length}` elements; `{squares}`: the prelude's function
+    that adds up squared distances). results: final text for each output.
     state: (type, name) of what a part of a long row has accumulated; merge: adds part `q`, whose state is
     in arrays ``<name>s``, to it (empty: such a row cannot be cut).
     """
@@ -140,9 +141,7 @@ def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         f"{n}_block[{{local}}] = {{v}}; {n}_part += {{v}};",
         (
             f"const {kind} {n}_bmean = {n}_part / ({kind}){{length}};",
-            f"{kind} {n}_bm2 = 0;",
-            f'_Pragma("omp simd reduction(+:{n}_bm2)")',
-            f"for (int64_t q = 0; q < {{length}}; ++q) {{{{ const {kind} d = {n}_block[q] - {n}_bmean; {n}_bm2 += d * d; }}}}",
+            f"const {kind} {n}_bm2 = {{squares}}({n}_block, {{length}}, {n}_bmean);",
             f"const {double} {n}_new = {n}_count + {{length}}, {n}_delta = {n}_bmean - {n}_mean;",
             f"{n}_mean += {n}_delta * ({{length}} / {n}_new);",
             f"{n}_m2 += {n}_bm2 + {n}_delta * {n}_delta * ({n}_count * {{length}} / {n}_new);",

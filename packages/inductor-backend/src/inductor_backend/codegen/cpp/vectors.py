@@ -1,0 +1,274 @@
+"""Loops over contiguous floats, written in vectors of 16.
+
+In: what a kernel does for each element of its innermost loop. Out: the same as steps of vectors (`prelude_vector.h`), where
+processor and compiler have them and every value is a float or a truth. What always holds: elements have the values
+that the plain loop gives them, up to the order in which sums are added; a row's last step touches no memory
+beyond its elements; a kernel that does anything else keeps the plain loop, which GCC vectorises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from inductor_backend.codegen.cpp.expressions import CPP_OPS, memory_type
+from inductor_backend.codegen.cpp.loops import walk
+from inductor_backend.codegen.cpp.reducers import BLOCK, Reducer
+from inductor_backend.index_expr import Index, Var
+from inductor_backend.loop_ir.nodes import Store
+from inductor_backend.loop_ir.values import Value
+from inductor_backend.ops import OPS
+from inductor_backend.runtime.toolchain import find_compiler
+from inductor_backend.schedule.fused_body import Phase
+
+if TYPE_CHECKING:
+    from inductor_backend.codegen.cpp.kernel import KernelWriter
+
+#: Elements of a vector. Shorter rows keep the plain loop.
+LANES = 16
+
+#: What the text in the vector's loop needs: kernels with it include prelude_vector.h.
+MARK = "tc_walk<"
+
+#: Ops on floats whose text is the same for vectors.
+_NAMES = """
+add sub mul div maximum minimum neg abs relu floor ceil trunc round sqrt rsqrt exp expm1 log log1p sin cos tanh sigmoid
+silu erf gelu_erf gelu_tanh softplus eq ne lt le gt ge isnan isinf where
+"""
+FLOAT_OPS = frozenset(str(_NAMES).split())
+#: The same on truths, which are 0 and -1 here.
+TRUTH_OPS = frozenset({"mul", "bit_and", "bit_or", "bit_xor", "bit_not", "eq", "ne", "where"})
+
+MEMORY = (torch.float32, torch.bfloat16, torch.float16)
+
+#: Cost (`ops.OPS`) of an element up to which that many steps are in flight.
+UNROLLED = ((8, 4), (60, 2))
+
+
+def available() -> bool:
+    """Whether this processor and compiler have vectors of 16 floats."""
+    tools = find_compiler()
+    return tools.isa == "avx512" and tools.kind == "gcc"
+
+
+def fits(
+    writer: KernelWriter,
+    phase: Phase,
+    values: Sequence[Value],
+    reducers: Sequence[tuple[Store, Reducer]],
+    known: dict[Value, str],
+    loop: int,
+) -> bool:
+    """Whether the loop over the elements can be steps of vectors. known: values that are there before it."""
+    if not available() or phase.in_order or writer.scanners:
+        return False
+    if writer.sizes.hint(writer.nest.sizes[loop]) < LANES:
+        return False
+    inside = [value for value in values if value not in known]
+    if not inside or not all(_value_fits(writer, value, loop) for value in inside):
+        return False
+    if not all(_store_fits(writer, store, loop) for store in phase.stores):
+        return False
+    return all(_reduction_fits(writer, store) for store, _ in reducers)
+
+
+def _value_fits(writer: KernelWriter, value: Value, loop: int) -> bool:
+    if value.name == "load":
+        return _load_fits(writer, value, loop)
+    if value.name == "cast":
+        return {value.dtype, value.args[0].dtype} == {torch.bool, torch.float32}
+    if value.name == "round_to":
+        return True
+    if any(arg.dtype not in (torch.float32, torch.bool) for arg in (value, *value.args)):
+        return False
+    of_truths = value.args and all(arg.dtype == torch.bool for arg in value.args)
+    return value.name in (TRUTH_OPS if of_truths else FLOAT_OPS)
+
+
+def _load_fits(writer: KernelWriter, value: Value, loop: int) -> bool:
+    buffer, index, dtype = value.attr
+    if buffer in writer.body.row_buffers:
+        return writer.body.row_buffers[buffer] == torch.float32
+    if buffer in writer.body.registers or dtype not in (*MEMORY, torch.bool):
+        return False
+    staged = writer.tiling is not None and value in writer.tiling.staged
+    return staged or (not writer.may_be_empty(index) and _is_contiguous(writer, buffer, index, loop))
+
+
+def _store_fits(writer: KernelWriter, store: Store, loop: int) -> bool:
+    (name,) = store.buffers
+    if not store.plain or store.value.dtype != torch.float32:
+        return False
+    if name in writer.body.row_buffers:
+        return writer.body.row_buffers[name] == torch.float32
+    kind = writer.program.buffers[name].dtype
+    empty = writer.may_be_empty(store.index)
+    return kind in MEMORY and not empty and _is_contiguous(writer, name, store.index, loop)
+
+
+def _reduction_fits(writer: KernelWriter, store: Store) -> bool:
+    floats = store.value.dtype == torch.float32
+    floats &= all(writer.body.registers[name] == torch.float32 for name in store.buffers)
+    return floats and store.reduce in ("sum", "max", "min", "welford")
+
+
+def _is_contiguous(writer: KernelWriter, buffer: str, index: Sequence[Index], loop: int) -> bool:
+    """One place after the other along the loop."""
+    flat = walk(writer.program.buffers[buffer].layout.flat(index), writer.nest)
+    coefficient = flat.coefficient(loop)
+    if not (isinstance(coefficient, int) and coefficient == 1):
+        return False
+    others = [Index(0, {atom: 1}) for atom in flat.terms if not isinstance(atom, Var)]
+    return not any(_depends(writer, other, loop) for other in others)
+
+
+def _depends(writer: KernelWriter, index: Index, loop: int) -> bool:
+    """Whether an index, of which divisions are over loops and loaded values over variables, changes along the loop."""
+    return loop in index.variables() or any(
+        loop in {writer.nest.place[p] for p in value.variables} for value in index.indirect_values()
+    )
+
+
+# ---- the text
+
+
+def write(
+    writer: KernelWriter,
+    phase: Phase,
+    values: Sequence[Value],
+    reducers: Sequence[tuple[Store, Reducer]],
+    known: dict[Value, str],
+    loop: int,
+    bounds: tuple[str, str, str],
+) -> None:
+    """The loop over the elements from bounds[0] to bounds[1], which are bounds[2] many."""
+    out, variable, start = writer.out, writer.variables[loop], bounds[0]
+    inside = [value for value in values if value not in known]
+    cost = sum(2 if value.name == "load" else OPS[value.name].cost for value in inside)
+    unrolled = next((steps for most, steps in UNROLLED if cost <= most), 1)
+    streams = writer.streams(phase)
+    for store in streams:
+        _open_stream(writer, store, loop, start)
+    for store, reducer in reducers:
+        _open(writer, store, reducer, unrolled)
+    step = f"step_{writer.counter}"
+    writer.counter += 1
+    out.line(
+        f"const auto {step} = [&](const int64_t {variable}, const auto lanes, const int u) "
+        "__attribute__((always_inline)) {"
+    )
+    with out.indented():
+        names = dict(known)
+        vectors = _emit(writer, inside, names)
+        for store in phase.stores:
+            _put(writer, store, _operand(store.value, names, vectors), names, variable, start)
+        for store, reducer in reducers:
+            _step(writer, store, reducer, _operand(store.value, names, vectors), variable, start)
+    out.line("};")
+    out.line(f"{MARK}{unrolled}>({bounds[0]}, {bounds[1]}, {step});")
+    for store, reducer in reducers:
+        _close(writer, store, reducer, bounds[2])
+    for store in streams:
+        block = writer.streamed[store.buffers[0]]
+        size = f"{bounds[2]} * (int64_t)sizeof({block}[0])"
+        out.line(f"if (!past_{block}) tc_stream(to_{block}, {block}, {size});")
+
+
+def _emit(writer: KernelWriter, inside: Sequence[Value], names: dict[Value, str]) -> set[Value]:
+    """Statements for the values of a step; those that are vectors afterwards."""
+    vectors: set[Value] = set()
+    for value in inside:
+        name = f"t{writer.counter}"
+        writer.counter += 1
+        text = _text(writer, value, names, vectors)
+        names[value] = name
+        vectors.add(value)
+        writer.out.line(f"const {'tc_m' if value.dtype == torch.bool else 'tc_v'} {name} = {text};")
+    return vectors
+
+
+def _operand(value: Value, names: dict[Value, str], vectors: set[Value]) -> str:
+    return names[value] if value in vectors else f"tc_splat({names[value]})"
+
+
+def _text(writer: KernelWriter, value: Value, names: dict[Value, str], vectors: set[Value]) -> str:
+    if value.name == "load":
+        return f"tc_take(lanes, &{writer.place_text(value, names)})"
+    operands = [_operand(arg, names, vectors) for arg in value.args]
+    if value.name == "cast":
+        return f"tc_chosen({operands[0]})" if value.dtype == torch.float32 else f"{operands[0]} != 0.0f"
+    if value.name == "round_to":
+        return f"tc_rounded_{'bf16' if value.attr == torch.bfloat16 else 'half'}({operands[0]})"
+    return CPP_OPS[value.name](value, *operands)
+
+
+def _put(
+    writer: KernelWriter, store: Store, text: str, names: dict[Value, str], variable: str, start: str
+) -> None:
+    (name,) = store.buffers
+    if name in writer.body.row_buffers:
+        place = f"row_{writer.row_number(name)}[{writer.row_position()}]"
+        writer.out.line(f"tc_put(lanes, &{place}, {text});")
+    elif name in writer.streamed:
+        block = writer.streamed[name]
+        writer.out.line(f"tc_put_past(lanes, out_{block} + ({variable} - {start}), {text}, past_{block});")
+    else:
+        place = f"{writer.pointer(name)}[{writer.address(name, store.index, names)}]"
+        writer.out.line(f"tc_put(lanes, &{place}, {text});")
+
+
+def _open_stream(writer: KernelWriter, store: Store, loop: int, start: str) -> None:
+    """Where the block's results go: to their place, if whole lines lie there, else to a block that is copied."""
+    (name,) = store.buffers
+    kind, block = memory_type(writer.program.buffers[name].dtype), writer.streamed[name]
+    variable, writer.variables[loop] = writer.variables[loop], start
+    place = f"{writer.pointer(name)} + ({writer.address(name, store.index, {})})"
+    writer.variables[loop] = variable
+    writer.out.line(f"alignas(64) {kind} {block}[{BLOCK}];")
+    writer.out.line(f"{kind}* const to_{block} = {place};")
+    writer.out.line(f"const bool past_{block} = ((uintptr_t)to_{block} & 63) == 0;")
+    writer.out.line(f"{kind}* const out_{block} = past_{block} ? to_{block} : {block};")
+
+
+# ---- reductions. `{n}_part` and what else the reducer's own close reads is made from the vectors.
+
+
+def _number(reducer: Reducer) -> str:
+    """The reducer's name: the prefix of its state."""
+    return reducer.state[0][1].rsplit("_", 1)[0]
+
+
+def _open(writer: KernelWriter, store: Store, reducer: Reducer, unrolled: int) -> None:
+    n, out = _number(reducer), writer.out
+    if store.reduce in ("max", "min"):
+        edge = "-TC_INF_F" if store.reduce == "max" else "TC_INF_F"
+        out.line(f"tc_v {n}_parts[{unrolled}] = {{{', '.join([f'tc_splat({edge})'] * unrolled)}}};")
+        out.line(f"int {n}_nans = 0;")
+        return
+    out.line(f"tc_v {n}_parts[{unrolled}] = {{}};")
+    if store.reduce == "welford":
+        out.line(f"alignas(64) float {n}_block[{BLOCK}];")
+
+
+def _step(writer: KernelWriter, store: Store, reducer: Reducer, text: str, variable: str, start: str) -> None:
+    n, out = _number(reducer), writer.out
+    if store.reduce in ("max", "min"):
+        edge, better = ("-TC_INF_F", "tc_greater") if store.reduce == "max" else ("TC_INF_F", "tc_lesser")
+        out.line(f"const tc_v {n}_v = tc_keep(lanes, {text}, {edge});")
+        out.line(f"{n}_parts[u] = {better}({n}_v, {n}_parts[u]); {n}_nans |= tc_nans({n}_v);")
+        return
+    if store.reduce == "welford":
+        out.line(f"tc_put(lanes, {n}_block + ({variable} - {start}), {text});")
+    out.line(f"{n}_parts[u] += tc_keep(lanes, {text}, 0.0f);")
+
+
+def _close(writer: KernelWriter, store: Store, reducer: Reducer, length: str) -> None:
+    n, out = _number(reducer), writer.out
+    join = {"max": "tc_greatest", "min": "tc_least"}.get(store.reduce or "", "tc_total")
+    out.line(f"const float {n}_part = {join}({n}_parts);")
+    if store.reduce in ("max", "min"):
+        out.line(f"const bool {n}_nan = {n}_nans != 0;")
+    for line in reducer.close:
+        out.line(line.format(length=length, squares="tc_squares"))

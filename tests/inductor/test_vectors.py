@@ -1,0 +1,161 @@
+"""Loops in vectors of 16 floats: values, ends of rows, special values, memory at the edge of a page."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import tracer_core
+from inductor_backend.codegen.cpp import streaming, vectors
+
+pytestmark = pytest.mark.skipif(not vectors.available(), reason="no vectors of 16 floats here")
+
+SIZES = [(5, 17), (7, 100), (3, 1040)]
+
+PROGRAMS = {
+    "arithmetic": lambda x: (x + 1.5) * x - x / 3.0,
+    "steps": lambda x: torch.where(x > 0.5, x, -x).clamp(-0.75, 0.9),
+    "truths of rows": lambda x: torch.where((x > 0) & ~(x > 1), x, x.mean(1, keepdim=True)),
+    "truth as a number": lambda x: (x > 0).float() * 2 + (x == x.amax(1, keepdim=True)).float(),
+    "gelu": lambda x: F.gelu(x) + F.gelu(x, approximate="tanh"),
+    "activations": lambda x: F.silu(x) * x.tanh() + x.sigmoid() + F.softplus(x) + F.elu(x) + F.mish(x),
+    "waves": lambda x: x.sin() + x.cos(),
+    "exponentials": lambda x: (x.exp(), x.expm1(), (x.abs() + 0.1).log(), x.abs().log1p()),
+    "roots": lambda x: (x.abs().sqrt(), (x.abs() + 1e-3).rsqrt(), x.erf()),
+    "rounded": lambda x: (x.floor(), x.ceil(), x.trunc(), x.round()),
+    "softmax": lambda x: x.softmax(1),
+    "log_softmax": lambda x: x.log_softmax(1),
+    "layer_norm": lambda x: F.layer_norm(x, x.shape[1:]),
+    "layer_norm in a chain": lambda x: F.gelu(F.layer_norm(x * 2, x.shape[1:])).softmax(1),
+    "rms_norm": lambda x: F.rms_norm(x, x.shape[1:]),
+    "sums": lambda x: (x.sum(1), (x * x).sum(1), x.var(1), x.std(1)),
+    "extremes": lambda x: (x.amax(1), x.amin(1), (x * -2).amax(1)),
+    "of a constant row": lambda x: (x.reciprocal() * 0 + 1).sum(1),
+    "bfloat16 results": lambda x: (x * 2).to(torch.bfloat16),
+    "half results": lambda x: (x * 2).half(),
+    "across": lambda x: x + x.new_ones(x.shape[1], x.shape[0]).t() * 2,
+    "rows of a table": lambda x: x[torch.arange(x.shape[0] - 1, -1, -1)] * 2 + x,
+    "two results, one long": lambda x: (x.exp(), x.exp().sum(1)),
+}
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """How many loops were written in vectors."""
+    count = [0]
+    write = vectors.write
+
+    def counted(*arguments):
+        count[0] += 1
+        write(*arguments)
+
+    monkeypatch.setattr(vectors, "write", counted)
+    return count
+
+
+def same(ours, eager):
+    torch.testing.assert_close(ours, eager, equal_nan=True, rtol=2e-5, atol=2e-6)
+
+
+STREAMED = ("two results, one long", "across", "bfloat16 results", "softmax")
+
+
+@pytest.mark.parametrize(
+    ("name", "streamed"), [*((name, False) for name in PROGRAMS), *((name, True) for name in STREAMED)]
+)
+def test_values(name, streamed, written, monkeypatch):
+    if streamed:
+        monkeypatch.setattr(streaming, "STREAMED", 0)
+    function = PROGRAMS[name]
+    compiled = tracer_core.compile(function, dynamic=True)
+    for size in SIZES:
+        x = torch.randn(size)
+        ours, eager = compiled(x), function(x)
+        if name.startswith(("bfloat16", "half")):
+            assert torch.equal(ours, eager)
+        same(ours, eager)
+    assert written[0] > 0
+
+
+SPECIAL = [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-45, -1e-45, 3.4e38, -3.4e38, 1.0]
+
+
+@pytest.mark.parametrize(
+    "name", ["steps", "truths of rows", "gelu", "exponentials", "rounded", "extremes", "softmax"]
+)
+def test_special_values_at_any_place(name, written):
+    function = PROGRAMS[name]
+    compiled = tracer_core.compile(function)
+    for place in (0, 15, 16, 40, 99):
+        x = torch.randn(len(SPECIAL), 100)
+        x[:, place] = torch.tensor(SPECIAL)
+        if name == "gelu":  # at infinity eager's depends on the vector that an element falls into
+            x[x.isinf()] = 1.0
+        same(compiled(x), function(x))
+    assert written[0] > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_rows(dtype, written):
+    def function(x, mask):
+        return F.layer_norm(torch.where(mask, x, 0.5), x.shape[1:]).relu() + x.softmax(1)
+
+    compiled = tracer_core.compile(function, dynamic=True)
+    for size in SIZES:
+        x, mask = torch.randn(size).to(dtype), torch.rand(size) > 0.3
+        torch.testing.assert_close(compiled(x, mask), function(x, mask), rtol=2e-2, atol=2e-2)
+    assert written[0] > 0
+
+
+def test_gradients(written):
+    def function(x, w):
+        return (F.layer_norm(F.gelu(x * w), x.shape[1:]).softmax(1) * x).sum()
+
+    compiled = tracer_core.compile(function)
+    for size in SIZES[:2]:
+        x, w = torch.randn(size, requires_grad=True), torch.randn(size[1], requires_grad=True)
+        ours = torch.autograd.grad(compiled(x, w), (x, w))
+        same(ours, torch.autograd.grad(function(x, w), (x, w)))
+    assert written[0] > 0
+
+
+def before_a_hole(count):
+    """A row of floats whose last one is followed by memory that nobody may touch; what keeps it alive."""
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mprotect.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
+    assert libc.mprotect(first + mmap.PAGESIZE, mmap.PAGESIZE, 0) == 0
+    offset = mmap.PAGESIZE - 4 * count
+    return torch.frombuffer(memory, dtype=torch.float32, count=count, offset=offset), memory
+
+
+@pytest.mark.parametrize("count", [17, 31, 100])
+def test_nothing_beyond_a_row_is_touched(count, written):
+    row, memory = before_a_hole(count)
+    row.copy_(torch.randn(count))
+
+    def function(x):
+        y = x.softmax(0).sum() + x.exp()
+        x.mul_(2)
+        return y
+
+    twin = row.clone()
+    same(tracer_core.compile(function)(row), function(twin))
+    same(row, twin)
+    assert written[0] > 0
+    del memory
+
+
+def test_plain_loops_give_the_same(monkeypatch):
+    """Rows shorter than a vector, whole numbers, float64 and processors without these vectors keep the plain loop."""
+    for available in (True, False):
+        monkeypatch.setattr(vectors, "available", lambda available=available: available)
+        for name in ("softmax", "layer_norm", "gelu", "sums"):
+            function = PROGRAMS[name]
+            for x in (torch.randn(4, 5), torch.randn(3, 40, dtype=torch.float64), torch.randn(3, 40)):
+                same(tracer_core.compile(function)(x), function(x))
