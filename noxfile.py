@@ -44,7 +44,8 @@ MODELS_ALONE_NEED = ("huggingface_hub", "safetensors", "pyyaml", "pillow")
 ONNX = ("onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.31.1")
 
 #: What the benchmark beside every peer needs: the other engine, and plots.
-ENGINES = ("openvino==2026.4.0", "matplotlib>=3.9,<4")
+OPENVINO = "openvino==2026.4.0"
+ENGINES = (OPENVINO, "matplotlib>=3.9,<4")
 
 TVM = ("apache-tvm==0.27.0",)
 
@@ -87,7 +88,7 @@ def install_all(session: nox.Session, *, models: bool = True, tests: bool = Fals
     if models:
         install_models(session)
     if tests:
-        session.install(*TEST, *TEST_ALONE_NEED)
+        session.install(*TEST, *TEST_ALONE_NEED, OPENVINO)
         session.install("--no-deps", TRITON)
         session.install("--no-deps", *TEST_ALONE)
 
@@ -216,3 +217,22 @@ def package(session: nox.Session) -> None:
     session.run(python, "-m", "pip", "install", "-q", TORCH, *built, external=True)
     session.chdir(str(builder))  # away from the checkout: only what is installed can be imported
     session.run(python, str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
+
+
+@nox.session
+def conformance(session: nox.Session) -> None:
+    """The support matrices in docs/conformance/: ``nox -s conformance`` for all backends, ``-- inductor`` for one."""
+    install_all(session, models=False, tests=True)
+    simulated = "Run on the simulated device of tests/cudagraphs, because there was no GPU."
+    tried = {
+        "eager": ("eager", ""),
+        "aten_eager": ("aten_eager", ""),
+        "inductor": ("inductor", ""),
+        "cudagraphs": ("tests.conformance.simulated_cudagraphs:backend", simulated),
+        "onnxrt": ("onnxrt", ""),
+        "tvm": ("tvm", ""),
+    }
+    for name in session.posargs or tried:
+        backend, note = tried[name]
+        session.run("python", "-m", "tracer_core.testing.conformance", "--backend", backend, "--note", note,
+                    "--page", f"docs/conformance/{name}.md", "--json", f"docs/conformance/{name}.json")  # fmt: skip

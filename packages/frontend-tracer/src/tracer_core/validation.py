@@ -80,7 +80,7 @@ def build_options(backend: Backend, options: Any) -> Any:
             raise OptionError(f"backend {backend.name!r} has no options")
         return None
     if options is None:
-        return cls()
+        return _construct(backend, cls, {})
     if isinstance(options, Mapping):
         _demand_known_fields(backend, cls, options)
         return _construct(backend, cls, options)

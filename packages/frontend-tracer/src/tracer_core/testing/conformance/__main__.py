@@ -1,0 +1,73 @@
+"""``python -m tracer_core.testing.conformance --backend NAME [--json FILE] [--page FILE]``
+
+In: a backend's name, or ``module:attribute`` of a `Backend` (or of a function that gives one). Out: the table on stdout;
+exit status 1 if a row is wrong or an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tracer_core.plugin_api import Backend, resolve
+from tracer_core.testing.conformance.cases import ANY, CASES
+from tracer_core.testing.conformance.page import as_json, markdown
+from tracer_core.testing.conformance.programs import PROGRAMS
+from tracer_core.testing.conformance.row import dtype_name
+from tracer_core.testing.conformance.run import bad, table, trials
+from tracer_core.validation import find_backend
+
+
+def backend_named(text: str) -> Backend:
+    """The backend that ``--backend`` names."""
+    if ":" not in text:
+        return find_backend(text)
+    found: Any = resolve(text)
+    return found if isinstance(found, Backend) else found()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tracer_core.testing.conformance", description=__doc__)
+    parser.add_argument("--backend", required=True, help="an installed name, or module:attribute")
+    parser.add_argument("--options", type=json.loads, default=None, help="the backend's options, as JSON")
+    parser.add_argument("--dtypes", nargs="+", choices=[dtype_name(dtype) for dtype in ANY], help="default: all")
+    parser.add_argument("--sample", type=int, help="only so many cases, chosen by --seed")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="where to write every row")
+    parser.add_argument("--page", type=Path, help="where to write the support matrix, as Markdown")
+    parser.add_argument("--note", default="", help="a sentence for the page")
+    parser.add_argument("--quiet", action="store_true", help="no line for each case while it runs")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the table; returns the exit status."""
+    given = _parser().parse_args(arguments)
+    backend = backend_named(given.backend)
+    dtypes = [getattr(torch, name) for name in given.dtypes] if given.dtypes else ANY
+    rows = []
+    found = trials(backend, cases=CASES, programs=PROGRAMS, dtypes=dtypes, options=given.options,
+                   sample=given.sample, seed=given.seed)  # fmt: skip
+    for number, (name, run) in enumerate(found, 1):
+        rows.append(run())
+        if not given.quiet:
+            sys.stderr.write(f"[{number}/{len(found)}] {name}: {rows[-1].status}\n")
+    sys.stdout.write(table(rows) + "\n")
+    for path, text in (
+        (given.json, json.dumps(as_json(backend, rows, given.note), indent=1) + "\n"),
+        (given.page, markdown(backend, rows, given.note)),
+    ):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return 1 if bad(rows) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,63 @@
+"""Runs the small graphs of `cases` through lowering and a backend, without the tracer.
+
+In: a case, a dtype, a shape, a validated config. Out: a `Row`. What always holds: a case is run twice, because the core
+checks the first result only; the program's own writes are compared as its results are.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tracer_core.dispatch import compile_graph, fallback_of
+from tracer_core.options import CompileConfig
+from tracer_core.testing.compare import Mismatch, Tolerance, compare, compare_aliasing
+from tracer_core.testing.conformance.cases import Case
+from tracer_core.testing.conformance.row import Row
+from tracer_core.testing.torch_graph import torch_graph
+
+TOLERANCES = {torch.bfloat16: Tolerance(2e-2, 2e-2), torch.float16: Tolerance(5e-3, 5e-3), torch.float32: Tolerance(1e-4, 1e-5)}
+
+
+def graph_row(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: CompileConfig) -> Row:
+    """The row of one case."""
+    status, detail = _run(case, dtype, shape, config)
+    return Row(case.name, dtype, shape, status, detail, case.area)
+
+
+def _run(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: CompileConfig) -> tuple[str, str]:
+    inputs = case.inputs(dtype, shape)
+    with torch.no_grad():
+        mine, theirs = copy.deepcopy(inputs), copy.deepcopy(inputs)
+        expected = case.fn(*theirs)
+        captured = torch_graph(case.fn, copy.deepcopy(inputs))
+        extra = captured.real_inputs[len(inputs) :]
+        try:
+            runner = compile_graph(captured, config)
+            for given in (copy.deepcopy(inputs), mine):  # the first call is checked, the second is the usual
+                result = runner([*given, *extra])
+        except Exception as error:  # a row says what went wrong; the table goes on
+            return "error", f"{type(error).__name__}: {error}"
+    expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
+    difference = _difference(expected, theirs, tuple(result), mine, TOLERANCES.get(dtype, Tolerance()))
+    if difference:
+        return "wrong", difference
+    fallback = fallback_of(runner)
+    if fallback is None:
+        return "ok", ""
+    return ("partly" if fallback.kind == "unsupported" else "eager"), fallback.reason
+
+
+def _difference(
+    expected: Sequence[Any], theirs: Any, result: Sequence[Any], mine: Any, tolerance: Tolerance
+) -> str:
+    try:
+        compare(expected, result, tolerance)
+        compare(theirs, mine, tolerance, "inputs")
+        compare_aliasing([theirs, expected], [mine, result])
+    except Mismatch as mismatch:
+        return str(mismatch)
+    return ""

@@ -1,0 +1,117 @@
+"""The rows as a page and as JSON.
+
+In: rows, the backend they are of, a note. Out: Markdown for docs/conformance/, and what `json.dump` takes. What always
+holds: the page has nothing that the rows and the versions do not say; the same rows give the same page.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from tracer_core.plugin_api import Backend
+from tracer_core.testing.conformance.cases import ANY
+from tracer_core.testing.conformance.row import STATUSES, Row, dtype_name
+
+#: Statuses in a cell of the matrix, the worst last.
+ORDER = ("ok", "partly", "eager", "wrong", "error")
+
+
+def as_json(backend: Backend, rows: Sequence[Row], note: str = "") -> dict[str, Any]:
+    """Everything, for machines."""
+    return {
+        "backend": backend.name, "torch": torch.__version__, "python": platform.python_version(), "note": note,
+        "counts": dict(Counter(row.status for row in rows)), "rows": [row.to_json() for row in rows],
+    }  # fmt: skip
+
+
+def markdown(backend: Backend, rows: Sequence[Row], note: str = "") -> str:
+    """The support matrix as a page."""
+    counts = Counter(row.status for row in rows)
+    summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    lines = [
+        f"# Conformance of `{backend.name}`",
+        "",
+        f"{backend.description}. Made by `python -m tracer_core.testing.conformance --backend {backend.name} --page ...`",
+        f"with {_versions()}. {note}".rstrip(),
+        "",
+        f"{len(rows)} rows: {summary}.",
+        "",
+        *(f"- **{status}**: {meaning}" for status, meaning in STATUSES.items() if counts[status]),
+        "",
+        *_matrix([row for row in rows if row.dtype is not None]),
+        *_programs([row for row in rows if row.dtype is None]),
+        *_reasons(rows),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _versions() -> str:
+    python = ".".join(platform.python_version_tuple()[:2])
+    return f"torch {torch.__version__.partition('+')[0]} on Python {python}"
+
+
+def _matrix(rows: Sequence[Row]) -> Iterator[str]:
+    dtypes = [dtype for dtype in ANY if any(row.dtype is dtype for row in rows)]
+    for area in dict.fromkeys(row.area for row in rows):
+        yield from (f"## {area.capitalize()}", "", "| case | " + " | ".join(map(dtype_name, dtypes)) + " |")
+        yield "|---|" + "---|" * len(dtypes)
+        for name in dict.fromkeys(row.case for row in rows if row.area == area):
+            mine = [row for row in rows if row.case == name and row.area == area]
+            yield f"| {name} | " + " | ".join(_cell([row for row in mine if row.dtype is d]) for d in dtypes) + " |"
+        yield ""
+
+
+def _cell(rows: Sequence[Row]) -> str:
+    """``ok``, or how many of the shapes are what."""
+    counts = Counter(row.status for row in rows)
+    if len(counts) <= 1:
+        return next(iter(counts), "")
+    return ", ".join(f"{counts[status]} {status}" for status in ORDER if counts[status])
+
+
+def _programs(rows: Sequence[Row]) -> Iterator[str]:
+    if rows:
+        yield from ("## Programs", "", "| area | program | result |", "|---|---|---|")
+        for row in sorted(rows, key=lambda row: row.area):
+            yield f"| {row.area} | {row.case} | {row.status}{': ' + _line(row.detail) if row.detail else ''} |"
+        yield ""
+
+
+#: An operator and its reason in the text of a partition (`tracer_core.aten.support.summary`).
+_REFUSED = re.compile(r"(\w+\.[\w.]+) \(\d+x: (.*?)\)(?=, \w+\.[\w.]+ \(\d+x: |$)", re.DOTALL)
+
+
+def _refusals(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """(operator, reason) of each row that did not run whole; ("", reason) where no operator is named."""
+    for row in rows:
+        if row.dtype is not None and row.status in ("partly", "eager"):
+            yield from _REFUSED.findall(row.detail) or [("", row.detail)]
+
+
+def _reasons(rows: Sequence[Row]) -> Iterator[str]:
+    operators: dict[str, list[str]] = {}
+    for operator, reason in _refusals(rows):
+        names = operators.setdefault(_line(re.sub(r"[\w.]*_\d+\b|node_\w+", "...", reason)), [])
+        if operator and operator not in names:
+            names.append(operator)
+    if operators:
+        yield from ("## What runs eagerly, and why", "")
+        yield from (f"- {reason}: {', '.join(f'`{n}`' for n in sorted(names)) or 'whole graphs'}"
+                    for reason, names in sorted(operators.items(), key=lambda one: (-len(one[1]), one[0])))  # fmt: skip
+        yield ""
+    broken = [row for row in rows if row.dtype is not None and row.status in ("wrong", "error")]
+    if broken:
+        yield from ("## Wrong", "")
+        yield from (f"- {row.case} {dtype_name(row.dtype)} {row.shape}: {row.status}: {_line(row.detail)}"  # type: ignore[arg-type]
+                    for row in broken)  # fmt: skip
+
+
+def _line(text: str) -> str:
+    first = text.splitlines()[0] if text else ""
+    return first.replace("|", "\\|")[:160]

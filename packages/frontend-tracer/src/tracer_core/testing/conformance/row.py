@@ -1,0 +1,49 @@
+"""One line of the support matrix.
+
+In: nothing. Out: `Row` and its statuses. What always holds: what is not ``ok`` has a detail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+#: What may come of a case, and what it means.
+STATUSES = {
+    "ok": "the backend ran it all, and results, strides, sharing of memory and writes are eager's",
+    "partly": "right; some operators ran eagerly, as the backend asked",
+    "eager": "right; all of it ran eagerly",
+    "not declared": "the backend does not say that it can",
+    "wrong": "not what eager gives",
+    "error": "raised where eager does not",
+}
+
+#: Those that a conforming backend has none of.
+BAD = frozenset({"wrong", "error"})
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The result of one case. dtype and shape: of its first input; None and () for whole programs. area: ``operators``,
+    ``strides``, ... detail: why it is not ``ok``."""
+
+    case: str
+    dtype: torch.dtype | None
+    shape: tuple[int, ...]
+    status: str
+    detail: str = ""
+    area: str = "operators"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "area": self.area, "case": self.case, "dtype": None if self.dtype is None else dtype_name(self.dtype),
+            "shape": list(self.shape), "status": self.status, "detail": self.detail,
+        }  # fmt: skip
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32``"""
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,108 @@
+"""Runs the conformance table for a backend.
+
+In: the name of an installed backend (or a `Backend`), dtypes, an optional sample. Out: one `Row` a case; the same
+seed gives the same sample. What always holds: a case that fails is a row; the table goes on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from tracer_core.errors import TracerError
+from tracer_core.plugin_api import Backend
+from tracer_core.testing.compare import Mismatch
+from tracer_core.testing.conformance.cases import ANY, CASES, Case
+from tracer_core.testing.conformance.graphs import graph_row
+from tracer_core.testing.conformance.programs import PROGRAMS, Program, Subject
+from tracer_core.testing.conformance.row import BAD, STATUSES, Row, dtype_name
+from tracer_core.validation import build_config
+
+#: One thing to try: its name, and what gives its row.
+Trial = tuple[str, Callable[[], Row]]
+
+
+def trials(
+    backend: Backend | str,
+    *,
+    cases: Sequence[Case] = CASES,
+    programs: Sequence[Program] = (),
+    dtypes: Sequence[torch.dtype] = ANY,
+    options: Any = None,
+    sample: int | None = None,
+    seed: int = 0,
+) -> list[Trial]:
+    """What `conformance` runs. Raises what ``compile()`` raises if the backend cannot run at all."""
+    config = build_config(backend=backend, options=options)
+    found: list[Trial] = [
+        (f"{case.name} {dtype_name(dtype)} {shape}", lambda c=case, d=dtype, s=shape: graph_row(c, d, s, config))  # type: ignore[misc]
+        for case in cases
+        for dtype in case.dtypes
+        if dtype in dtypes
+        for shape in case.shapes
+    ]
+    if sample is not None and sample < len(found):
+        chosen = sorted(random.Random(seed).sample(range(len(found)), sample))
+        found = [found[index] for index in chosen]
+    subject = Subject(config.backend, options)
+    return found + [(one.name, lambda p=one: program_row(p, subject)) for one in programs]  # type: ignore[misc]
+
+
+def conformance(
+    backend: Backend | str,
+    *,
+    cases: Sequence[Case] = CASES,
+    programs: Sequence[Program] = (),
+    dtypes: Sequence[torch.dtype] = ANY,
+    options: Any = None,
+    sample: int | None = None,
+    seed: int = 0,
+) -> tuple[Row, ...]:
+    """Runs every case in those of its dtypes that are in `dtypes` (sample: so many of them, by seed), then the programs.
+    Raises what ``compile()`` raises if the backend cannot run at all."""
+    found = trials(backend, cases=cases, programs=programs, dtypes=dtypes, options=options, sample=sample, seed=seed)
+    return tuple(run() for _, run in found)
+
+
+def everything(backend: Backend | str, **settings: Any) -> tuple[Row, ...]:
+    """`conformance` with every program."""
+    return conformance(backend, programs=PROGRAMS, **settings)
+
+
+def program_row(one: Program, subject: Subject) -> Row:
+    """The row of a whole program."""
+    try:
+        reason = one.run(subject)
+    except Mismatch as mismatch:
+        return Row(one.name, None, (), "wrong", str(mismatch), one.area)
+    except Exception as error:  # a row says what went wrong; the table goes on
+        kind = "" if isinstance(error, TracerError) else f"{type(error).__name__}: "
+        return Row(one.name, None, (), "error", f"{kind}{error}", one.area)
+    return Row(one.name, None, (), "ok" if reason is None else "not declared", reason or "", one.area)
+
+
+def bad(rows: Sequence[Row]) -> list[Row]:
+    """Those that a conforming backend has none of."""
+    return [row for row in rows if row.status in BAD]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as text: one line a case with its counts, then every row that is not ``ok``."""
+    return "\n".join([*_counts(rows), *_details(rows)])
+
+
+def _counts(rows: Sequence[Row]) -> Iterator[str]:
+    for name in dict.fromkeys(row.case for row in rows):
+        mine = [row.status for row in rows if row.case == name]
+        counts = ", ".join(f"{mine.count(status)} {status}" for status in STATUSES if status in mine)
+        yield f"{name:28} {counts}"
+
+
+def _details(rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        if row.status != "ok":
+            where = f"{row.dtype} {row.shape}" if row.dtype is not None else row.area
+            yield f"  {row.case} {where}: {row.status}: {row.detail.splitlines()[0] if row.detail else ''}"

@@ -1,0 +1,242 @@
+"""The conformance kit finds what backends get wrong: each fault planted here must be a bad row."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from tracer_core.errors import OptionError
+from tracer_core.plugin_api import Backend, Training
+from tracer_core.testing.conformance import (
+    BAD,
+    CASES,
+    PROGRAMS,
+    as_json,
+    conformance,
+    everything,
+    markdown,
+    table,
+)
+
+FEW = dict(cases=[case for case in CASES if case.name in ("add", "in place", "transposed input")], dtypes=(torch.float32,))
+
+
+def plain(graph, spec):
+    forward = graph.forward
+    return lambda inputs: forward(*inputs)
+
+
+def backend(compile=plain, **settings):
+    return Backend(**{"name": "tried", "compile": compile, "shapes": "symbolic", **settings})
+
+
+def bad_rows(tried, **settings):
+    return {row.case for row in conformance(tried, **{**FEW, **settings}) if row.status in BAD}
+
+
+def programs(*names):
+    found = [one for one in PROGRAMS if one.name in names]
+    assert len(found) == len(names)
+    return found
+
+
+def test_a_right_backend_conforms():
+    rows = everything(backend(), **FEW)
+    assert not [row for row in rows if row.status in BAD], table(rows)
+    assert {row.case for row in rows if row.status == "not declared"} >= {"gradients of a model"}
+    assert not bad_rows(backend(training=Training.FORWARD_BACKWARD), programs=programs("gradients of a model"))
+
+
+def test_wrong_values_and_lost_writes():
+    def off_by_one(graph, spec):
+        return lambda inputs: [value + 1 for value in graph.forward(*inputs)]
+
+    def never_writes(graph, spec):
+        for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
+            graph.graph.erase_node(node)
+        graph.recompile()
+        return plain(graph, spec)
+
+    assert bad_rows(backend(off_by_one)) == {"add", "in place", "transposed input"}
+    assert bad_rows(backend(never_writes)) == {"in place"}
+
+
+def test_one_buffer_for_all_calls():
+    def reuses(graph, spec):
+        buffers = []
+
+        def run(inputs):
+            found = graph.forward(*inputs)
+            if not buffers:
+                buffers.extend(value.clone() for value in found)
+            for buffer, value in zip(buffers, found, strict=True):
+                buffer.copy_(value) if buffer.shape == value.shape else None
+            return list(buffers)
+
+        return run
+
+    assert bad_rows(backend(reuses), cases=[], programs=programs("results are the caller's own")) != set()
+
+
+def test_parameters_taken_as_constants():
+    def constant(graph, spec):
+        kept = {}
+
+        def run(inputs):
+            for index, described in enumerate(spec.inputs):
+                if described.stable_address:
+                    inputs[index] = kept.setdefault(index, inputs[index].clone())
+            return graph.forward(*inputs)
+
+        return run
+
+    assert bad_rows(backend(constant), cases=[], programs=programs("new values of parameters are seen")) != set()
+
+
+def test_a_random_stream_of_its_own():
+    def seeded(graph, spec):
+        def run(inputs):
+            torch.manual_seed(0)
+            return graph.forward(*inputs)
+
+        return run
+
+    assert bad_rows(backend(seeded), cases=[], programs=programs("dropout draws eager's stream")) != set()
+
+
+def test_the_sizes_of_the_first_call():
+    def fixed(graph, spec):
+        first = []
+
+        def run(inputs):
+            tensors = [value for value in inputs if isinstance(value, torch.Tensor) and value.dim()]
+            first.append(tensors[0].shape[0])
+            return [value[: first[0]] for value in graph.forward(*inputs)]
+
+        return run
+
+    assert bad_rows(backend(fixed), cases=[], programs=programs("one size changes from call to call")) != set()
+
+
+def test_memory_shared_by_threads():
+    def shared(graph, spec):
+        slot, here = [None], threading.Event()
+
+        def run(inputs):
+            slot[0] = list(inputs)
+            here.wait(1e-4)  # another thread's turn
+            return graph.forward(*slot[0])
+
+        return run
+
+    assert bad_rows(backend(shared), cases=[], programs=programs("eight threads on one compiled model")) != set()
+
+
+def test_an_index_that_is_not_checked():
+    def unchecked(graph, spec):
+        def run(inputs):
+            return graph.forward(*(v.clamp(0, 4) if v.dtype is torch.int64 else v for v in inputs))
+
+        return run
+
+    assert bad_rows(backend(unchecked), cases=[], programs=programs("an index out of range")) != set()
+
+
+def test_tensors_that_are_kept():
+    def keeps(graph, spec):
+        kept = []
+
+        def run(inputs):
+            kept.append(inputs[0])
+            return graph.forward(*inputs)
+
+        return run
+
+    assert bad_rows(backend(keeps), cases=[], programs=programs("inputs and results are not kept alive")) != set()
+
+
+def test_options_without_rules():
+    @dataclasses.dataclass(frozen=True)
+    class Undocumented:
+        speed: int = 1
+
+    @dataclasses.dataclass(frozen=True)
+    class WithoutDefault:
+        """speed: how fast."""
+
+        speed: int
+
+    assert bad_rows(backend(options=Undocumented), cases=[], programs=programs("mistakes are found at compile()")) != set()
+    with pytest.raises(OptionError, match="'tried': .*missing 1 required positional argument: 'speed'"):
+        conformance(backend(options=WithoutDefault), **FEW)
+
+
+def test_wrong_gradients():
+    def halves(graph, spec):
+        if spec.phase.value != "backward":
+            return plain(graph, spec)
+        return lambda inputs: [value * 0.5 for value in graph.forward(*inputs)]
+
+    tried = backend(halves, training=Training.FORWARD_BACKWARD)
+    assert bad_rows(tried, cases=[], programs=programs("gradients of a model")) != set()
+
+
+def test_an_engine_that_raises_is_a_row():
+    def raises(graph, spec):
+        raise RuntimeError("no such kernel")
+
+    rows = conformance(backend(raises), **FEW)
+    assert {row.status for row in rows} == {"error"} and "no such kernel" in rows[0].detail
+
+
+def test_page_and_json_say_the_same():
+    tried = backend(supports=lambda node: "not today" if node.target is torch.ops.aten.add.Tensor else None)
+    rows = everything(tried, **FEW)
+    data = as_json(tried, rows, "A note.")
+    assert len(data["rows"]) == len(rows) and data["counts"]["partly"] > 0
+    page = markdown(tried, rows, "A note.")
+    assert "A note." in page and "not today" in page and "| add | " in page
+    assert page == markdown(tried, rows, "A note.")
+
+
+def test_a_sample_is_the_same_for_the_same_seed():
+    names = [[(r.case, r.shape) for r in conformance(backend(), sample=6, seed=seed)] for seed in (1, 1, 2)]
+    assert names[0] == names[1] != names[2] and len(names[0]) == 6
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=300)
+
+
+def test_the_command(tmp_path):
+    page, data = tmp_path / "deep" / "eager.md", tmp_path / "eager.json"
+    done = run("tracer_core.testing.conformance", "--backend", "eager", "--sample", "5", "--dtypes", "float32",
+               "--json", str(data), "--page", str(page))  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "one size changes from call to call" in done.stdout
+    assert json.loads(data.read_text())["backend"] == "eager" and "# Conformance of `eager`" in page.read_text()
+
+
+def test_the_pytest_plugin(tmp_path):
+    (tmp_path / "faulty.py").write_text(
+        "from tracer_core.plugin_api import Backend\n"
+        "def compile(graph, spec):\n"
+        "    return lambda inputs: [value * 2 for value in graph.forward(*inputs)]\n"
+        "BACKEND = Backend(name='faulty', compile=compile)\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "tracer_core.testing.pytest_plugin", "-q", "-p", "no:cacheprovider"]
+    for name, sample, code in (("eager", "4", 0), ("faulty:BACKEND", "8", 1)):
+        done = subprocess.run(
+            [*command, "--tracer-backend", name, "--tracer-sample", sample],
+            cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        assert ("wrong: " in done.stdout) == bool(code)
+    none = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert none.returncode == 5  # nothing collected
