@@ -6,6 +6,7 @@ without TRITON_INTERPRET.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import traceback
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend import gpu_products
 from inductor_backend.compile_graph import Compilation, run_stages, start
 from inductor_backend.options import InductorOptions
 from inductor_backend.plugin import BACKEND
@@ -28,8 +30,11 @@ def fakes(mode: Any, *inputs: torch.Tensor) -> list[torch.Tensor]:
         return [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda:0") for x in inputs]
 
 
-def program(mode: Any, fn: Callable[..., Any], *inputs: torch.Tensor) -> Compilation:
-    """The compilation up to its module's text."""
+def program(
+    mode: Any, fn: Callable[..., Any], *inputs: torch.Tensor, mode_name: str = "default"
+) -> Compilation:
+    """The compilation up to its module's text. In max-autotune the first of the possible kernels is taken."""
+    gpu_products.choose = lambda c, program, kernels, instead: next(iter(kernels))  # type: ignore[assignment]
     recorder = _Recorder(mode)
     for index, fake in enumerate(inputs):
         recorder.add(fake, fake, InputSpec(f"arg_{index}", Role.USER_INPUT, f"arg_{index}"))
@@ -41,7 +46,7 @@ def program(mode: Any, fn: Callable[..., Any], *inputs: torch.Tensor) -> Compila
     specs = tuple(spec for _, spec in recorder.inputs)
     reals = tuple(real for real, _ in recorder.inputs)
     low = plugin_api.lower(gm, reals, BACKEND, input_specs=specs, options=InductorOptions())
-    return run_stages(start(low.graph, low.spec), "module")
+    return run_stages(start(low.graph, dataclasses.replace(low.spec, mode=mode_name)), "module")
 
 
 def cubins(c: Compilation, capability: int) -> dict[str, bytes]:
@@ -80,9 +85,27 @@ def _programs(mode: Any) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def _told(mode: Any, fn: Any, *inputs: Any) -> dict[str, Any]:
+def _products(mode: Any) -> dict[str, tuple[Any, ...]]:
+    """In max-autotune."""
+    b16, w16, bias16 = (torch.empty(n, dtype=torch.bfloat16) for n in ((512, 1024), (768, 1024), (768,)))
+    b, w, bias = fakes(mode, b16, w16, bias16)
+    f32 = fakes(mode, torch.empty(512, 256), torch.empty(256, 384))
+    images = fakes(
+        mode,
+        torch.empty(8, 64, 28, 28, dtype=torch.half).contiguous(memory_format=torch.channels_last),
+        torch.empty(128, 64, 3, 3, dtype=torch.half).contiguous(memory_format=torch.channels_last),
+    )
+    functional = torch.nn.functional
+    return {
+        "linear, gelu": (lambda x, w, b: functional.gelu(functional.linear(x, w, b)), b, w, bias),
+        "TF32": (lambda x, w: (x @ w).relu(), *f32),
+        "convolution": (lambda x, w: functional.conv2d(x, w, padding=1).relu(), *images),
+    }
+
+
+def _told(mode: Any, fn: Any, *inputs: Any, mode_name: str = "default") -> dict[str, Any]:
     try:
-        c = program(mode, fn, *inputs)
+        c = program(mode, fn, *inputs, mode_name=mode_name)
         target = target_of(90)
         kernels = [compiled(k, target) for k in c.cpp.specifications()]  # type: ignore[union-attr]
         ptx = "\n".join(kernel.asm["ptx"] for kernel in kernels)
@@ -95,6 +118,8 @@ def _told(mode: Any, fn: Any, *inputs: Any) -> dict[str, Any]:
         "sources": list(c.sources),
         "operators": [str(step.extern.target) for step in c.steps if step.extern is not None],
         "wide loads": ptx.count("ld.global.v4"),
+        "tensor cores": ptx.count("wgmma.mma_async") + ptx.count("mma.sync"),
+        "asynchronous copies": ptx.count("cp.async"),
         "asserts": "__assertfail" in ptx,
     }
 
@@ -125,6 +150,10 @@ def main() -> None:
     report: dict[str, Any] = {
         name: _told(mode, fn, *inputs) for name, (fn, *inputs) in _programs(mode).items()
     }
+    gpu_products.BLOCKS = {2: ((64, 64, 64, 4, 3),), 4: ((64, 64, 32, 4, 3),)}
+    gpu_products.tf32_allowed = lambda convolution: True  # type: ignore[assignment]
+    for name, (fn, *inputs) in _products(mode).items():
+        report[name] = _told(mode, fn, *inputs, mode_name="max-autotune")
     report["reasons"] = _reasons(mode)
     print(json.dumps(report))
 

@@ -35,7 +35,18 @@ def report(tmp_path_factory):
 @pytest.mark.parametrize("capability", ["80", "90"])
 @pytest.mark.parametrize(
     "name",
-    ["trigonometry", "layer norm, gelu, softmax", "transpose", "long columns", "argmax", "index", "bfloat16"],
+    [
+        "trigonometry",
+        "layer norm, gelu, softmax",
+        "transpose",
+        "long columns",
+        "argmax",
+        "index",
+        "bfloat16",
+        "linear, gelu",
+        "TF32",
+        "convolution",
+    ],
 )
 def test_machine_code(report, name, capability):
     assert report[name]["problem"] is None
@@ -46,6 +57,12 @@ def test_machine_code(report, name, capability):
 def test_loads_are_sixteen_bytes_wide(report):
     for name in ("trigonometry", "layer norm, gelu, softmax", "bfloat16"):
         assert report[name]["wide loads"] > 0, name
+
+
+@pytest.mark.parametrize("name", ["linear, gelu", "TF32", "convolution"])
+def test_own_products_use_tensor_cores_and_load_ahead(report, name):
+    assert report[name]["operators"] == [] and len(report[name]["sources"]) == 1
+    assert report[name]["tensor cores"] > 0 and report[name]["asynchronous copies"] > 0
 
 
 def test_an_index_out_of_range_stops_the_device(report):

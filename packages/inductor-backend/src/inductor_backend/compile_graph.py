@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from inductor_backend import gpu_stages
+from inductor_backend import gpu_products, gpu_stages
 from inductor_backend.codegen.cpp.kernel import KernelText, KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
+from inductor_backend.codegen.triton.product import Blocks
 from inductor_backend.codegen.wrapper import Step, Wrapper
 from inductor_backend.externs import own, packed
 from inductor_backend.externs.packed_ops import name_of
@@ -32,7 +33,7 @@ from inductor_backend.recorded import recorded
 from inductor_backend.schedule.absorb import absorb
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.extern_choice import choose_externs
-from inductor_backend.schedule.fuse import Group, Plan, fuse
+from inductor_backend.schedule.fuse import Group, Plan, fuse, readers_outside
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.memory_plan import Life, MemoryPlan, lives, plan_memory, touched_storages
@@ -65,25 +66,11 @@ class Compilation:
     seconds: dict[str, float] = field(default_factory=dict)
     target: Target = CPU
     over: dict[str, str] = field(default_factory=dict)
+    blocks: dict[str, Blocks] = field(default_factory=dict)
 
     def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:
         """Each group, and whether a buffer that it writes must be in memory afterwards."""
-        home = {node.name: group.number for group in self.plan.groups for node in group.nodes}
-        readers: dict[str, set[int]] = {}
-        for group in self.plan.groups:
-            for node in group.nodes:
-                for buffer in self.program.with_earlier(node.reads()):
-                    readers.setdefault(buffer, set()).add(home[node.name])
-        for group in self.plan.groups:
-
-            def needed_outside(buffer: str, number: int = group.number) -> bool:
-                return (
-                    buffer in self.program.output_names
-                    or self.program.buffers[buffer].kind is BufferKind.INPUT
-                    or bool(readers.get(buffer, set()) - {number})
-                )
-
-            yield group, needed_outside
+        return readers_outside(self.program, self.plan.groups)
 
 
 def _lower(c: Compilation) -> None:
@@ -291,6 +278,12 @@ STAGES = (
 GPU_STAGES = (
     *STAGES[:2],
     Stage("split", gpu_stages.split, lambda c: verify.program(c.program), lambda c: "\n".join(c.absorbed)),
+    Stage(
+        "products",
+        gpu_products.choose_products,
+        lambda c: verify.program(c.program),
+        lambda c: "\n".join(f"{name}: {blocks}" for name, blocks in c.blocks.items()),
+    ),
     Stage("fuse", gpu_stages.fuse_for_gpu, STAGES[3].verify, STAGES[3].dump),
     Stage("externs", gpu_stages.externs, None, STAGES[4].dump),
     Stage("bodies", gpu_stages.bodies, STAGES[5].verify, STAGES[5].dump),
@@ -352,6 +345,8 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     c.gm = _with_own_convolutions(gm, spec)
     runner = run_stages(c).runner
     assert runner is not None
+    if gpu_products.has_float32_products(c):
+        runner = gpu_products.BySettings(runner, lambda: run_stages(start(gm, spec)).runner)
     return recorded(runner, gm, spec) if c.target.device.type == "cuda" else runner
 
 

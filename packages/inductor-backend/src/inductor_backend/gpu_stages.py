@@ -14,6 +14,7 @@ from inductor_backend.codegen.triton.module import TritonModule
 from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Step
 from inductor_backend.externs.table import aten_choice
+from inductor_backend.gpu_products import product_kernel, tile_of
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode
 from inductor_backend.options import fusion_fuel
 from inductor_backend.schedule.fuse import fuse
@@ -61,8 +62,12 @@ def bodies(c: Compilation) -> None:
 
 
 def kernels(c: Compilation) -> None:
-    for body in c.bodies:
-        kernel: Any = None if body is None else TritonKernelWriter(c.program, body, c.sizes).write()
+    for group, body in zip(c.plan.groups, c.bodies, strict=True):
+        kernel: Any = None
+        if body is not None and group.loops[0].product:
+            kernel = product_kernel(c.program, body, c.sizes, c.blocks[group.loops[0].name])
+        elif body is not None:
+            kernel = TritonKernelWriter(c.program, body, c.sizes, tile_of(c, body)).write()
         c.kernels.append(kernel)
 
 

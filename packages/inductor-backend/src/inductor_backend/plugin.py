@@ -27,6 +27,9 @@ BACKEND = Backend(
             "default": "fused kernels, operators as PyTorch has them; on CUDA devices graphs are recorded (cudagraphs-backend) "
             "where timed calls show that it pays",
             "reduce-overhead": "on CUDA devices, all graphs are recorded and replayed (cudagraphs-backend); else the same",
+            "max-autotune": "reduce-overhead, with own products, convolutions and launch configurations where they were "
+            "measured to be quicker on CUDA devices; else the same as default",
+            "max-autotune-no-cudagraphs": "max-autotune without recordings",
         }
     ),
     options="inductor_backend.options:InductorOptions",

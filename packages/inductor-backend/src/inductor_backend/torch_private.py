@@ -23,3 +23,23 @@ def cuda_raw_stream(device: int) -> int:
 
     raw: int = torch._C._cuda_getCurrentRawStream(device)
     return raw
+
+
+def tf32_allowed(convolution: bool) -> bool:
+    """Whether products (or convolutions) of float32 on CUDA may round to TF32 now; False where torch cannot say."""
+    import torch
+
+    name = "_get_cudnn_allow_tf32" if convolution else "_get_cublas_allow_tf32"
+    try:
+        return bool(getattr(torch._C, name)())
+    except RuntimeError:  # settings of the old and of the new kind were mixed
+        return False
+
+
+def keep_device_busy() -> None:
+    """Gives the current CUDA device about half a millisecond of waiting to do."""
+    import torch
+
+    sleep = getattr(torch.cuda, "_sleep", None)
+    if sleep is not None:
+        sleep(1_000_000)

@@ -107,7 +107,8 @@ class Store:
 class LoopNode:
     """A loop nest: for each point of the domain, the stores. sizes: one a loop variable, in the order of
     the tensor's dimensions; reduced: which are reduction variables. after: nodes that must run before
-    although no value flows (writes to the same storage). inlined: origins of producers computed inside."""
+    although no value flows (writes to the same storage). inlined: origins of producers computed inside. product: the
+    one store sums products of a value of rows and a value of columns, for a kernel of its own (`schedule/products.py`)."""
 
     name: str
     sizes: tuple[Expr, ...]
@@ -116,6 +117,7 @@ class LoopNode:
     origin: Origin
     after: tuple[str, ...] = ()
     inlined: tuple[Origin, ...] = ()
+    product: bool = False
     _loads: tuple[Value, ...] | None = field(default=None, init=False, repr=False, compare=False)
     _reads: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -216,6 +218,7 @@ class Program:
     used). extends: a buffer -> an earlier version of the same storage that it contains. outputs: buffer
     names, views of buffers, size expressions or None. numbers: text of a float that the call brings -> the
     buffer that holds it. device: where loops run. elsewhere: buffers on other devices, which operators read only.
+    operands: the result of a product -> the type that its operator multiplies in.
     """
 
     name: str
@@ -229,6 +232,7 @@ class Program:
     extends: dict[str, str] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     elsewhere: set[str] = field(default_factory=set)
+    operands: dict[str, torch.dtype] = field(default_factory=dict)
 
     def with_earlier(self, names: Iterable[str]) -> set[str]:
         """The buffers, and the earlier versions whose regions they contain."""

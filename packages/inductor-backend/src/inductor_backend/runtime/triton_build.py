@@ -27,7 +27,7 @@ from tracer_core.plugin_api import BackendError
 @dataclass(frozen=True)
 class Kernel:
     """name: of the function in the text. pointers: their types (``*fp32``); sizes: number of int64 arguments after
-    them. constants: block sizes. warps: of a program."""
+    them. constants: block sizes. warps: of a program. stages: passes of a loop whose loads are under way at once."""
 
     name: str
     text: str
@@ -35,9 +35,11 @@ class Kernel:
     sizes: int
     constants: Mapping[str, int]
     warps: int
+    stages: int = 1
 
     def key(self) -> str:
-        parts = (self.name, self.text, *self.pointers, self.sizes, sorted(self.constants.items()), self.warps)
+        constants = sorted(self.constants.items())
+        parts = (self.name, self.text, *self.pointers, self.sizes, constants, self.warps, self.stages)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
 
@@ -83,6 +85,22 @@ def load_kernels(kernels: Sequence[Kernel], device: torch.device) -> list[Loaded
         waiting = [_start(kernel, target) for kernel in kernels]
         results = [future.result() for future in waiting]
         return [_load(result, kernel, device) for kernel, result in zip(kernels, results, strict=True)]
+
+
+def load_what_compiles(kernels: Sequence[Kernel], device: torch.device) -> list[LoadedKernel | BackendError]:
+    """For each kernel itself, or why it cannot run on the device."""
+    with torch.cuda.device(device):
+        target = _active_target()
+        waiting = [_start(kernel, target) for kernel in kernels]
+        found: list[LoadedKernel | BackendError] = []
+        for kernel, future in zip(kernels, waiting, strict=True):
+            try:
+                found.append(_load(future.result(), kernel, device))
+            except BackendError as error:
+                found.append(error)
+            except Exception as error:  # what the driver says of too many registers or too much shared memory
+                found.append(BackendError("inductor", "build", f"{type(error).__name__}: {error}"))
+        return found
 
 
 def _load(result: Any, kernel: Kernel, device: torch.device) -> LoadedKernel:
@@ -149,7 +167,7 @@ def _options(kernel: Kernel, target: Any) -> dict[str, Any]:
     # Numbers too small for full precision stay numbers, as in eager; an index out of range stops the device.
     options = {
         "num_warps": kernel.warps,
-        "num_stages": 1,
+        "num_stages": kernel.stages,
         "enable_reflect_ftz": False,
         "sanitize_overflow": False,
     }

@@ -8,6 +8,7 @@ wins (`score`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from inductor_backend.index_expr import product
@@ -22,6 +23,7 @@ from inductor_backend.schedule.legal import (
     check_values,
     squeezed,
     unify,
+    unify_product,
 )
 from inductor_backend.schedule.score import keeps_threads_busy, shared_bytes
 from inductor_backend.size_vars import SizeVars
@@ -115,7 +117,7 @@ class Fusion:
 
     def place(self, node: LoopNode, position: int) -> None:
         best: tuple[int, Group, Joined] | None = None
-        for group, shared in self.candidates(node):
+        for group, shared in () if node.product else self.candidates(node):
             score = shared_bytes(self.program, self.sizes, shared)
             if best is not None and score <= best[0]:
                 continue
@@ -156,6 +158,8 @@ class Fusion:
             return Refused("something between the two runs outside the group")
         if len(group.buffers | node.reads() | set(node.writes)) > LARGEST_ARGUMENTS:
             return Refused("too many buffers for one kernel")
+        if group.loops[0].product:
+            return self._after_product(group, node)
         joined = unify(group.domain, node)
         if isinstance(joined, Refused):
             return joined
@@ -171,6 +175,22 @@ class Fusion:
         ):
             return Refused("too few rows for the threads: a reduction this long runs alone")
         return joined
+
+    def _after_product(self, group: Group, node: LoopNode) -> Joined | Refused:
+        """A node joins a product's kernel only to compute with its elements."""
+        assert group.domain is not None
+        written = {name for member in group.loops for name in member.writes}
+        if not node.reads() & written or any(name in self.mutated for name in node.writes):
+            return Refused("it does not go on with the product's elements")
+        joined = unify_product(group.domain, node)
+        if isinstance(joined, Refused):
+            return joined
+        by, domain = joined.by, joined.domain
+        members = group.loops
+        if by is not None:
+            members = [redomain(member, domain.sizes, domain.reduced, by) for member in members]
+        refused = check_values(self.program, members, joined.node, self.mutated)
+        return joined if refused is None else refused
 
     def ordered(self) -> list[Group]:
         """Topological order that stays close to program order."""
@@ -191,3 +211,25 @@ def fuse(program: Program, sizes: SizeVars, fuel: int | None = None, rows: int =
     """Groups of one program. fuel: the number of fusions allowed (None: all), to bisect a wrong result. rows: from
     how many a reduction's kernel may hold other work."""
     return Fusion(program, sizes, fuel, rows).run()
+
+
+def readers_outside(
+    program: Program, groups: Sequence[Group]
+) -> Iterator[tuple[Group, Callable[[str], bool]]]:
+    """Each group, and whether a buffer that it writes must be in memory afterwards."""
+    home = {node.name: group.number for group in groups for node in group.nodes}
+    readers: dict[str, set[int]] = {}
+    for group in groups:
+        for node in group.nodes:
+            for buffer in program.with_earlier(node.reads()):
+                readers.setdefault(buffer, set()).add(home[node.name])
+    for group in groups:
+
+        def needed_outside(buffer: str, number: int = group.number) -> bool:
+            return (
+                buffer in program.output_names
+                or program.buffers[buffer].kind is BufferKind.INPUT
+                or bool(readers.get(buffer, set()) - {number})
+            )
+
+        yield group, needed_outside

@@ -128,6 +128,20 @@ def unify(domain: Domain, node: LoopNode) -> Joined | Refused:
     return Refused(f"another iteration space: {_text(node.sizes)} against {_text(domain.sizes)}")
 
 
+def unify_product(domain: Domain, node: LoopNode) -> Joined | Refused:
+    """A node over the results of a product, whose reduced dimensions are the last: either may have finer dimensions."""
+    if node.is_reduction:
+        return Refused("a reduction of a product's results")
+    refinement = refine(domain.outer, node.sizes)
+    if refinement is None:
+        return Refused(f"results {_text(domain.outer)} do not line up with {_text(node.sizes)}")
+    sizes = (*refinement.sizes, *domain.inner)
+    reduced = (*[False] * len(refinement.sizes), *[True] * len(domain.inner))
+    unchanged = sizes == domain.sizes
+    by = None if unchanged else (*refinement.left, *variables(sizes)[len(refinement.sizes) :])
+    return Joined(Domain(sizes, reduced), by, redomain(node, sizes, reduced, refinement.right))
+
+
 def _unify_full(domain: Domain, node: LoopNode, has_reduction: bool) -> Joined | Refused:
     refinement = refine(domain.sizes, node.sizes)
     if refinement is None:

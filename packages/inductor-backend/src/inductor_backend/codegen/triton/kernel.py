@@ -53,7 +53,8 @@ _FLAT = 1000
 class TritonKernel:
     """text: the function, with `@NAME@` for its name. pointers: storages, in argument order; types: their element
     types. sizes: the int64 arguments that follow. grid: number of programs, (numel, block) of each axis. constants:
-    block sizes. warps: of one program. label: for the name. looped: a point may be computed more than once."""
+    block sizes. warps: of one program. label: for the name. looped: a point may be computed more than once. stages:
+    passes of a loop whose loads are under way at once."""
 
     text: str
     pointers: tuple[str, ...]
@@ -64,12 +65,16 @@ class TritonKernel:
     warps: int
     label: str
     looped: bool = False
+    stages: int = 1
 
 
 class TritonKernelWriter:
-    """Writes one kernel. Mutable."""
+    """Writes one kernel. tile: None: chosen by the access pattern. Mutable."""
 
-    def __init__(self, program: Program, body: KernelBody, sizes: SizeVars) -> None:
+    stages = 1
+
+    def __init__(self, program: Program, body: KernelBody, sizes: SizeVars, tile: Tile | None = None) -> None:
+        self._given = tile
         self.program, self.body, self.sizes = program, body, sizes
         for phase in body.phases:
             if phase.scans or any(s.combine is not None for s in (*phase.row, *phase.stores)):
@@ -80,7 +85,7 @@ class TritonKernelWriter:
             program, body, sizes, False, extra=() if position is None else (position,)
         )
         self.position = None if position is None else walk(position, self.nest)
-        self.tile: Tile = choose_tile(program, body, self.nest, sizes)
+        self.tile: Tile = self._choose_tile()
         self.wide = self._needs_wide()
         self.out = CodeWriter()
         self.pointers: dict[str, str] = {}
@@ -88,13 +93,21 @@ class TritonKernelWriter:
         self.arguments: dict[Expr, str] = {}
         self.registers: dict[str, str] = {}
         self.counter = 0
-        self.axis_of = {loop: axis for axis in self.tile.axes for loop in axis.loops}
         self.names: dict[int, str] = {}
-        for axis in self.tile.axes:
+        self.enter(self.tile)
+
+    def _choose_tile(self) -> Tile:
+        return self._given or choose_tile(self.program, self.body, self.nest, self.sizes)
+
+    def enter(self, tile: Tile) -> None:
+        """From here on blocks have the dimensions of this tile."""
+        self.tile = tile
+        self.axis_of = {loop: axis for axis in tile.axes for loop in axis.loops}
+        for number, axis in enumerate(tile.axes):
             several = len(axis.loops) > 1
             for place, loop in enumerate(axis.loops):
                 self.names[loop] = f"{axis.letter}{place}" if several else f"{axis.letter}index"
-            self.names[_FLAT + self.tile.axes.index(axis)] = f"{axis.letter}index"
+            self.names[_FLAT + number] = f"{axis.letter}index"
 
     # what the body needs -------------------------------------------------------------------------
 
@@ -170,11 +183,8 @@ class TritonKernelWriter:
 
     def axes(self, positions: Iterable[int]) -> tuple[Axis, ...]:
         """The axes that variables of the domain belong to."""
-        found = {
-            self.axis_of[self.nest.place[p]]
-            for p in positions
-            if not _is_one(self.nest.sizes[self.nest.place[p]])
-        }
+        loops = {self.nest.place[p] for p in positions}
+        found = {self.axis_of[k] for k in loops if k in self.axis_of and not _is_one(self.nest.sizes[k])}
         return tuple(axis for axis in self.tile.axes if axis in found)
 
     def in_row(self, value: Value) -> bool:
@@ -279,7 +289,7 @@ class TritonKernelWriter:
             self._indices()
             self._phases()
         label = "_".join(dict.fromkeys(origin.op for origin in self.body.origins))[:48] or "empty"
-        constants = tuple((axis.constant, axis.block) for axis in self.tile.axes)
+        constants = self._constants()
         parameters = [*self.pointers.values(), *self.arguments.values()]
         parameters += [f"{name}: tl.constexpr" for name, _ in constants]
         head = CodeWriter()
@@ -291,12 +301,19 @@ class TritonKernelWriter:
             tuple(self.pointers),
             tuple(self.types[storage] for storage in self.pointers),
             tuple(self.arguments),
-            tuple((axis.numel, axis.block) for axis in self.tile.outer),
+            self._grid(),
             constants,
             self.tile.warps,
             label,
             self.tile.looped,
+            self.stages,
         )
+
+    def _constants(self) -> tuple[tuple[str, int], ...]:
+        return tuple((axis.constant, axis.block) for axis in self.tile.axes)
+
+    def _grid(self) -> tuple[tuple[Expr, int], ...]:
+        return tuple((axis.numel, axis.block) for axis in self.tile.outer)
 
     def _indices(self) -> None:
         self.out.line("pid = tl.program_id(0)" + (".to(tl.int64)" if self.wide else ""))
@@ -324,7 +341,7 @@ class TritonKernelWriter:
             text = f"start + {lanes}"
         else:
             text = f"{program} * {axis.constant} + {lanes}"
-        if self.wide and axis.letter == "r":
+        if self.wide and axis.letter in "rq":
             text = f"({text}).to(tl.int64)"
         self.out.line(f"{axis.letter}index = {text}")
         if not axis.exact:

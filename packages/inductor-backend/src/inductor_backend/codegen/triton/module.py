@@ -96,7 +96,7 @@ class TritonModule:
     def specifications(self) -> list[Kernel]:
         """The kernels as the generated module describes them."""
         return [
-            Kernel(name, text, kernel.types, len(kernel.sizes), dict(kernel.constants), kernel.warps)
+            specification(kernel, name, text)
             for (kernel, (name, _)), text in zip(self.kernels.items(), self.sources(), strict=True)
         ]
 
@@ -112,7 +112,7 @@ class TritonModule:
                     for number, (kernel, (name, _)) in enumerate(self.kernels.items()):
                         out.line(
                             f"Kernel({name!r}, SOURCE_{number}, {list(kernel.types)}, {len(kernel.sizes)}, "
-                            f"{dict(kernel.constants)}, {kernel.warps}),"
+                            f"{dict(kernel.constants)}, {kernel.warps}, {kernel.stages}),"
                         )
                 out.line("],")
                 out.line("device,")
@@ -137,4 +137,11 @@ def _text_of(kernel: TritonKernel) -> TritonKernel:
         kernel.constants,
         kernel.warps,
         kernel.label,
+        stages=kernel.stages,
     )
+
+
+def specification(kernel: TritonKernel, name: str, text: str) -> Kernel:
+    """What is compiled. text: with the name put in."""
+    constants = dict(kernel.constants)
+    return Kernel(name, text, kernel.types, len(kernel.sizes), constants, kernel.warps, kernel.stages)

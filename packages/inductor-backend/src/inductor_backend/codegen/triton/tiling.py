@@ -6,7 +6,7 @@ belongs to one axis; any tile gives a correct kernel. An axis is a run of loops 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from inductor_backend.codegen.cpp.loops import LoopNest, accesses, walk
@@ -162,3 +162,27 @@ def _rows_at_once(count: int, r_block: int, column: bool) -> int:
     while block > least and count < 2 * PROCESSORS * block:
         block //= 2
     return block
+
+
+def variants(tile: Tile) -> list[Tile]:
+    """Other tiles for the same loops, to be measured beside the chosen one, which is the first."""
+    reduced = tile.reduced
+    if reduced is not None and tile.looped:
+        found = [(x, r, w) for x in (1, 2) for r in (1, 2, 4) for w in (1, 2)]
+        changed = [_scaled(tile, {"x": x, "r": r}, tile.warps * w) for x, r, w in found]
+    elif reduced is not None:
+        changed = [_scaled(tile, {"x": x}, int(tile.warps * w)) for x in (1, 0.5, 2, 4) for w in (1, 0.5, 2)]
+    elif len(tile.axes) == 2:
+        pairs = ((1, 1), (0.5, 2), (2, 0.5), (2, 1), (1, 2))
+        changed = [_scaled(tile, {"y": y, "x": x}, w) for y, x in pairs for w in (4, 8)]
+    else:
+        changed = [_scaled(tile, {"x": x}, w) for x in (1, 0.5, 2, 4) for w in (tile.warps, 4, 8)]
+    return list(dict.fromkeys([tile, *changed]))
+
+
+def _scaled(tile: Tile, factors: dict[str, float], warps: int) -> Tile:
+    axes = tuple(
+        replace(axis, block=max(1, min(int(axis.block * factors.get(axis.letter, 1)), LONGEST_PERSISTENT)))
+        for axis in tile.axes
+    )
+    return Tile(axes, max(1, min(16, warps)), tile.looped)
