@@ -46,8 +46,9 @@ OWN = {
     "in place of an operand": (lambda x, w: ((x @ w + 1).relu() @ w) * 2, R(8, 8), R(8, 8)),
     "integer powers": (lambda x: (x**3, x ** x.abs()), I(-4, 5, 40)),
     "float32 sums in float64": (lambda x: x.double().sum(1), R(7, 300)),
-    "scan and scatter are ATen's": (
-        lambda x, i: (x.cumsum(1) + 1, torch.zeros(5, 6).index_add(0, i, x)),
+    "scans are ATen's": (lambda x: x.cumsum(1) + 1, R(4, 6)),
+    "sums that are ATen's, which sorts": (
+        lambda x, i: torch.zeros(5, 6).index_put((i,), x, accumulate=True) + 1,
         R(4, 6),
         I(0, 5, 4),
     ),
@@ -76,6 +77,58 @@ def checked(fn, *inputs, dynamic=False):
 def test_kernels_give_what_eager_gives(name):
     fn, *inputs = CASES[name]
     checked(fn, *inputs)
+
+
+SCATTERS = {
+    "rows added": (lambda x, i: torch.zeros(5, 6).index_add(0, i, x.sin()) * 2, R(40, 6), I(0, 5, 40)),
+    "rows added to an operand": (lambda y, x, i: y.index_add(0, i, x), R(5, 6), R(40, 6), I(0, 5, 40)),
+    "added along a dimension": (
+        lambda y, x, i: y.scatter_add(1, i, x) + 1,
+        R(4, 9),
+        R(4, 30),
+        I(0, 9, 4, 30),
+    ),
+    "whole numbers": (lambda y, x, i: y.scatter_add(0, i, x), I(0, 5, 7), I(0, 5, 60), I(0, 7, 60)),
+    "set": (lambda y, x: y.index_put((torch.arange(0, 8, 2),), x * 2), R(9, 6), R(4, 6)),
+    "set in two dimensions": (
+        lambda y, x: y.index_put((torch.arange(4), torch.arange(4) + 1), x),
+        R(5, 6),
+        R(4),
+    ),
+    "filled": (lambda y, i: y.index_fill(0, i, 3.0) * 2, R(9, 6), I(-4, 4, 3)),
+    "a value": (lambda y, i: y.scatter(1, i, 2.0), R(4, 9), I(0, 9, 4, 3)),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_scatters_are_kernels(name):
+    fn, *inputs = SCATTERS[name]
+    made = checked(fn, *inputs)
+    assert made.compilation.runner.artifact.externs == ()
+
+
+def test_scatters_are_atens_where_algorithms_must_be_deterministic():
+    fn, *inputs = SCATTERS["rows added to an operand"]
+    torch.use_deterministic_algorithms(True)
+    try:
+        made = checked(fn, *inputs)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert made.compilation.runner.artifact.externs == ("aten.index_add.default",)
+
+
+def test_a_weight_that_is_looked_up_and_multiplied_with():
+    import tracer_core
+
+    weight, i = R(7, 6).requires_grad_(), I(0, 7, 4, 5)
+
+    def program(w, i):
+        return (F.embedding(i, w).tanh() @ w.t()).square().mean()
+
+    with interpreted():
+        (found,) = torch.autograd.grad(tracer_core.compile(program)(weight, i), weight)
+    (expected,) = torch.autograd.grad(program(weight, i), weight)
+    torch.testing.assert_close(found, expected)
 
 
 SYMBOLIC = {

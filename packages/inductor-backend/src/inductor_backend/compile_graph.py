@@ -345,7 +345,7 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     c.gm = _with_own_convolutions(gm, spec)
     runner = run_stages(c).runner
     assert runner is not None
-    if gpu_products.has_float32_products(c):
+    if gpu_products.depends_on_settings(c):
         runner = gpu_products.BySettings(runner, lambda: run_stages(start(gm, spec)).runner)
     return recorded(runner, gm, spec) if c.target.device.type == "cuda" else runner
 

@@ -19,6 +19,7 @@ from inductor_backend.codegen.triton.module import specification
 from inductor_backend.codegen.triton.product import Blocks, ProductKernelWriter
 from inductor_backend.codegen.triton.tiling import Tile, variants
 from inductor_backend.loop_ir.nodes import ExternNode, Layout, LoopNode, Program, Strided
+from inductor_backend.recorded import launches_of
 from inductor_backend.runtime import triton_tune
 from inductor_backend.schedule.fuse import Group, fuse, readers_outside
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
@@ -277,10 +278,20 @@ def has_float32_products(c: Compilation) -> bool:
     )
 
 
+def depends_on_settings(c: Compilation) -> bool:
+    """Whether the graph was compiled for TF32 being allowed, or for algorithms that need not be deterministic."""
+    scatters = any(
+        store.atomic for node in c.program.nodes if isinstance(node, LoopNode) for store in node.stores
+    )
+    return scatters or has_float32_products(c)
+
+
 class BySettings:
-    """A runner for each setting of TF32, made when it first meets one. Mutable."""
+    """A runner for each setting of TF32 and of deterministic algorithms, made when it first meets one. It cannot be
+    stored. launches: of one call. Mutable."""
 
     def __init__(self, runner: Any, compile_again: Callable[[], Any]) -> None:
+        self.launches = launches_of(runner)
         self._runners = {_settings(): runner}
         self._compile = compile_again
 
@@ -292,5 +303,5 @@ class BySettings:
         return runner(inputs)
 
 
-def _settings() -> tuple[bool, bool]:
-    return tf32_allowed(False), tf32_allowed(True)
+def _settings() -> tuple[bool, bool, bool]:
+    return tf32_allowed(False), tf32_allowed(True), torch.are_deterministic_algorithms_enabled()

@@ -7,6 +7,7 @@ ATen's (cuBLAS, cuDNN, with torch's settings for TF32).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from inductor_backend.codegen.triton.kernel import TritonKernelWriter
@@ -15,7 +16,7 @@ from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Step
 from inductor_backend.externs.table import aten_choice
 from inductor_backend.gpu_products import product_kernel, tile_of
-from inductor_backend.loop_ir.nodes import BufferKind, ExternNode
+from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node
 from inductor_backend.options import fusion_fuel
 from inductor_backend.schedule.fuse import fuse
 from inductor_backend.schedule.fused_body import kernel_body
@@ -31,8 +32,16 @@ ROWS_OF_A_FUSED_REDUCTION = 64
 
 
 def split(c: Compilation) -> None:
-    """Long reductions of few rows become two, so that the device is busy."""
+    """Long reductions of few rows become two, so that the device is busy; scatters may come in any order."""
+    c.program.nodes = [_in_any_order(node) for node in c.program.nodes]
     c.absorbed = split_reductions(c.program, c.sizes)
+
+
+def _in_any_order(node: Node) -> Node:
+    if not isinstance(node, LoopNode) or all(store.combine is None for store in node.stores):
+        return node
+    stores = tuple(replace(store, atomic=store.combine is not None) for store in node.stores)
+    return replace(node, stores=stores, reduced=(False,) * len(node.reduced))
 
 
 def fuse_for_gpu(c: Compilation) -> None:

@@ -40,7 +40,7 @@ def recorded(runner: Runner, gm: torch.fx.GraphModule, spec: CompileSpec) -> Run
     if asked:
         return wrap(runner, gm, spec)  # type: ignore[no-any-return]
     wrapped: Runner = wrap(runner, gm, spec, _unasked(spec))
-    if wrapped is not runner:  # can be stored; what is restored runs plainly
+    if wrapped is not runner and hasattr(runner, "artifact"):  # can be stored; what is restored runs plainly
         wrapped.artifact = runner.artifact  # type: ignore[attr-defined]
     return wrapped
 
@@ -49,8 +49,13 @@ def _may_pay(runner: Runner, spec: CompileSpec) -> bool:
     options = spec.options
     if spec.mode not in MEASURED_MODES or (isinstance(options, InductorOptions) and not options.recordings):
         return False
+    return launches_of(runner) >= LEAST_LAUNCHES
+
+
+def launches_of(runner: Runner) -> int:
+    """Kernels and operators of one call, 0 where that is not known."""
     artifact = getattr(runner, "artifact", None)
-    return artifact is not None and artifact.kernels + len(artifact.externs) >= LEAST_LAUNCHES
+    return getattr(runner, "launches", 0) if artifact is None else artifact.kernels + len(artifact.externs)
 
 
 def _recorder() -> tuple[Any, str | None]:

@@ -83,7 +83,8 @@ class Store:
     """buffers[...][index] = value. reduce: the reduction of value over the reduced variables instead. scan:
     its running value along them (`ops.SCANS`). combine: a scatter; several points may share one place, and
     each meets what is there (`ops.COMBINES`). The variables by which places may be shared are the reduced
-    ones, and their points come in order; the buffer is filled before, by nodes named in `after`."""
+    ones, and their points come in order; the buffer is filled before, by nodes named in `after`. atomic: the points of
+    a scatter come in any order, several at once."""
 
     buffers: tuple[str, ...]
     index: tuple[Index, ...]
@@ -91,6 +92,7 @@ class Store:
     reduce: str | None = None
     scan: str | None = None
     combine: str | None = None
+    atomic: bool = False
 
     @property
     def plain(self) -> bool:

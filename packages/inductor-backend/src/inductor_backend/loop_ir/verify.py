@@ -64,6 +64,8 @@ def _loop_problem(p: Program, node: LoopNode) -> str | None:
 
 def _shared_places(node: LoopNode, store: Store) -> str | None:
     """Points that differ in a variable that is not reduced never share a place: some dimension shows it."""
+    if store.atomic:
+        return None
     shown: set[int] = set()
     for index in store.index:
         if index.affine and not any(node.reduced[p] for p in index.variables()):

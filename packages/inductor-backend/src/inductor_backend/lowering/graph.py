@@ -45,6 +45,17 @@ from tracer_core.plugin_api import BackendError, CompileSpec
 #: Modules of lowerings whose loops run in order, which Triton's kernels do not.
 ORDERED = frozenset({"inductor_backend.lowering.scan", "inductor_backend.lowering.scatter"})
 
+#: Scatters that eager does in any order on a GPU, by atomic additions or plain stores. (It sorts for the others.)
+UNORDERED = frozenset(
+    {
+        aten.scatter_add.default, aten.index_add.default, aten.scatter.src, aten.scatter.value,
+        aten.index_copy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.index_put.default,
+    }
+)  # fmt: skip
+
+#: Element types that Triton adds atomically on every device, with eager's rounding.
+ATOMIC_TYPES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
+
 #: What a graph does with numbers of the call, by the function's name -> its text.
 NUMBER_TEXTS: dict[str, str] = {
     "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "truediv": "({} / {})", "pow": "({} ** {})",
@@ -64,7 +75,7 @@ class GraphLowering:
         self.env: dict[torch.fx.Node, Any] = {}
         self.mutated: set[str] = set()
         self.in_place = in_place_writes(gm.graph)
-        self.sums = sums_of_gradients(gm.graph)
+        self.sums = {} if self.target.triton else sums_of_gradients(gm.graph)  # they add in order
 
     def run(self) -> Program:
         """Lowers every node. Raises BackendError naming the operator and the user's line."""
@@ -173,9 +184,7 @@ class GraphLowering:
                 node,
             )
 
-    def lowered(
-        self, node: torch.fx.Node, lowering: Any, args: list[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    def lowered(self, node: torch.fx.Node, lowering: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """What the lowering gives; ATen's operator where Triton has no form of an op that the lowering used."""
         nodes, copies = len(self.program.nodes), len(self.ctx.copies)
         result = lowering(self.ctx, *args, **kwargs)
@@ -196,7 +205,7 @@ class GraphLowering:
 
     def beyond_loops(self, node: torch.fx.Node, lowering: Any) -> bool:
         """Whether it reads or makes a tensor of a dtype that loops do not hold, or needs loops in order on a GPU."""
-        if self.target.triton and lowering.__module__ in ORDERED:
+        if self.target.triton and lowering.__module__ in ORDERED and not _unordered(node):
             return True
         return any(tensor.dtype not in MEMORY_TYPES for tensor in tensors_of(node))
 
@@ -314,3 +323,11 @@ def _number_text(value: Any) -> str:
     if isinstance(value, Number):
         return value.text
     return repr(value) if isinstance(value, (int, float)) else size_expression(value, "python")
+
+
+def _unordered(node: torch.fx.Node) -> bool:
+    """Whether a scatter's points may meet in any order, as eager lets them."""
+    accumulates = node.target is aten.index_put.default and (*node.args, False)[3]
+    if node.target not in UNORDERED or accumulates or torch.are_deterministic_algorithms_enabled():
+        return False
+    return node.meta["val"].dtype in ATOMIC_TYPES

@@ -77,7 +77,9 @@ class TritonKernelWriter:
         self._given = tile
         self.program, self.body, self.sizes = program, body, sizes
         for phase in body.phases:
-            if phase.scans or any(s.combine is not None for s in (*phase.row, *phase.stores)):
+            if phase.scans or any(
+                s.combine is not None and not s.atomic for s in (*phase.row, *phase.stores)
+            ):
                 labels = ", ".join(origin.op for origin in body.origins)
                 raise unsupported("codegen", f"scans and scatters are not built for Triton: {labels}")
         position = self._row_position() if self._counts_positions() else None
@@ -279,7 +281,10 @@ class TritonKernelWriter:
         if store.value.name == "constant" or not self.axes(store.value.variables):
             value = f"tl.broadcast_to({value}, {self.shape(axes)})"
         mask = self.mask(axes)
-        self.out.line(f"tl.store({self.pointer(name)} + ({address}), {value}{f', {mask}' if mask else ''})")
+        where = f"{self.pointer(name)} + ({address}), {value}{f', {mask}' if mask else ''}"
+        self.out.line(
+            f'tl.atomic_add({where}, sem="relaxed")' if store.combine == "add" else f"tl.store({where})"
+        )
 
     # the function --------------------------------------------------------------------------------
 

@@ -1,0 +1,222 @@
+"""On a real GPU: recordings of the default mode, max-autotune, scatters and scans. ``python -m pytest -m gpu``."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import tracer_core
+from tests.triton_kernels.test_gpu import first, on_gpu, run
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"),
+]
+
+
+def rows():
+    import cudagraphs_backend
+
+    return cudagraphs_backend.report()
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    tracer_core.reset()
+    yield
+    tracer_core.reset()
+
+
+class Block(nn.Module):
+    """Many small launches: the host sets the pace."""
+
+    def __init__(self, layers=12, width=64, drop=0.0):
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU(), nn.Dropout(drop))
+            for _ in range(layers)
+        )
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def test_the_default_mode_records_where_the_host_sets_the_pace():
+    model = Block().cuda().eval()
+    fast = tracer_core.compile(model)
+    kept = []
+    with torch.no_grad():
+        for _ in range(12):
+            x = torch.randn(8, 64, device="cuda")
+            kept.append((fast(x), model(x)))
+    assert sum(row.replays for row in rows()) >= 6
+    for ours, eager in kept:
+        torch.testing.assert_close(ours, eager, atol=1e-4, rtol=1e-4)
+
+
+def test_the_default_mode_leaves_alone_what_the_device_slows_down():
+    fast = tracer_core.compile(lambda x, w: [x := (x @ w).relu() for _ in range(8)][-1])
+    x, w = torch.randn(8192, 4096, device="cuda"), torch.randn(4096, 4096, device="cuda") / 64
+    for _ in range(10):
+        fast(x, w)
+    torch.cuda.synchronize()
+    assert sum(row.replays for row in rows()) == 0
+
+
+@pytest.mark.parametrize("mode", ["default", "max-autotune"])
+def test_training_with_dropout_draws_what_eager_draws(mode):
+    torch.manual_seed(0)
+    theirs = Block(drop=0.2).cuda()
+    ours = copy.deepcopy(theirs)
+    fast = tracer_core.compile(ours, mode=mode)
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.01) for net in (theirs, ours)]
+    for number in range(10):
+        x = torch.randn(16, 64, device="cuda")
+        for net, optimizer in zip((theirs, fast), optimizers, strict=True):
+            torch.manual_seed(number)
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+        for (name, a), (_, b) in zip(theirs.named_parameters(), ours.named_parameters(), strict=True):
+            torch.testing.assert_close(b, a, atol=1e-4, rtol=1e-3, msg=lambda m, name=name: f"{name}: {m}")
+    assert sum(row.replays for row in rows()) >= 6
+
+
+def test_two_models_and_sizes_that_change():
+    models = [Block().cuda().eval(), Block(6, 96).cuda().eval()]
+    fast = [tracer_core.compile(model) for model in models]
+    with torch.no_grad():
+        for number in range(16):
+            for model, ours, width in zip(models, fast, (64, 96), strict=True):
+                x = torch.randn(8 if number % 3 else 5, width, device="cuda")
+                torch.testing.assert_close(ours(x), model(x), atol=1e-4, rtol=1e-4)
+
+
+B, H = torch.bfloat16, torch.float16
+PRODUCTS = {
+    "linear, gelu": (lambda x, w, b: F.gelu(F.linear(x, w, b)), (512, 768), (1024, 768), (1024,)),
+    "odd sizes": (lambda x, w, b: F.linear(x, w, b).relu(), (509, 333), (771, 333), (771,)),
+    "residual": (lambda x, w, y: F.linear(x, w) * 0.5 + y, (4, 128, 256), (512, 256), (4, 128, 512)),
+    "computed factor": (lambda x, w: F.linear(F.relu(x), w), (512, 768), (512, 768)),
+    "batches": (lambda a, b: (a @ b.transpose(1, 2)).relu(), (6, 200, 64), (6, 100, 64)),
+    "convolution": (lambda x, w: F.conv2d(x, w, padding=1).relu(), (4, 64, 28, 28), (96, 64, 3, 3)),
+    "strides": (lambda x, w: F.conv2d(x, w, stride=2, padding=1) + 1, (4, 64, 29, 29), (64, 64, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, B, H])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_own_products(name, dtype, monkeypatch):
+    """Each candidate against float64, no worse than eager's own error allows."""
+    from inductor_backend import gpu_products
+
+    torch.manual_seed(0)
+    fn, *sizes = PRODUCTS[name]
+    inputs = [torch.randn(*size, device="cuda").to(dtype) / 4 for size in sizes]
+    truth = fn(*[x.double() for x in inputs])
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        eager = (fn(*inputs).double() - truth).norm() / truth.norm()
+        for number in range(10):
+            monkeypatch.setattr(
+                gpu_products,
+                "choose",
+                lambda c, program, kernels, instead, n=number: next(
+                    itertools.islice(kernels, min(n, len(kernels) - 1), None)
+                ),
+            )
+            fast = tracer_core.compile(fn, mode="max-autotune-no-cudagraphs")
+            mine = (fast(*inputs).double() - truth).norm() / truth.norm()
+            assert mine <= max(2 * eager.item(), 2e-5), (number, mine.item(), eager.item())
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_float32_products_follow_the_setting():
+    x = torch.randn(512, 512, device="cuda")
+    fast = tracer_core.compile(lambda a, b: (a @ b).relu(), mode="max-autotune-no-cudagraphs")
+    truth = (x.double() @ x.double()).relu()
+    before = torch.get_float32_matmul_precision()
+    try:
+        for setting in ("high", "highest", "high", "highest"):
+            torch.set_float32_matmul_precision(setting)
+            error = ((fast(x, x).double() - truth).norm() / truth.norm()).item()
+            assert error < (1e-3 if setting == "high" else 2e-6), (setting, error)
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_choices_are_stored(monkeypatch):
+    from inductor_backend.runtime import triton_tune
+
+    def program(x, w):
+        return F.gelu(x @ w) + 1
+
+    x, w = torch.randn(640, 512, device="cuda").bfloat16(), torch.randn(512, 768, device="cuda").bfloat16()
+    expected = tracer_core.compile(program, mode="max-autotune")(x, w)
+    torch.testing.assert_close(expected, program(x, w), atol=0.5, rtol=3e-2)
+    tracer_core.reset()
+    monkeypatch.setattr(triton_tune, "_times", None)  # nothing is measured again
+    torch.testing.assert_close(tracer_core.compile(program, mode="max-autotune")(x, w), expected)
+
+
+def embedding(i, w):
+    return F.embedding(i, w) * 2
+
+
+SCATTERS = {
+    "index_add": lambda x, i: torch.zeros(50, 64, device=x.device).index_add(0, i, x) * 2,
+    "scatter_add": lambda x, i: torch.zeros_like(x).scatter_add(0, i[:, None].expand_as(x), x.sin()),
+    "index_put": lambda x, i: torch.zeros(50, 64, device=x.device).index_put((i,), x * 2),
+    "accumulated": lambda x, i: torch.zeros(50, 64, device=x.device).index_put((i,), x, accumulate=True),
+    "amax": lambda x, i: torch.zeros(50, 64, device=x.device).index_reduce(0, i, x, "amax"),
+    "cumsum": lambda x, i: (x.cumsum(0) + 1, x.cumsum(1) * 2),
+    "cumprod, logcumsumexp": lambda x, i: ((x / 4 + 1).cumprod(1), x.logcumsumexp(1)),
+    "cummax": lambda x, i: (*x.cummax(1), *x.cummin(0)),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_scatters_and_scans(name):
+    fn = SCATTERS[name]
+    x = torch.randn(300, 64, device="cuda")
+    i = (
+        torch.randperm(50, device="cuda")
+        if name == "index_put"
+        else torch.randint(0, 50, (300,), device="cuda")
+    )
+    x = x[: len(i)]
+    fast = tracer_core.compile(fn)
+    for _ in range(3):
+        ours, theirs = fast(x, i), fn(x, i)
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_gradients_that_scatter():
+    i = torch.randint(0, 40, (30, 20), device="cuda")
+    inputs = [torch.randn(40, 64)]
+    (mine,), (theirs,) = (on_gpu(inputs, grad=True) for _ in range(2))
+    theirs.data.copy_(mine.data)
+    _, expected = run(lambda w: embedding(i, w), [theirs], True)
+    _, found = run(tracer_core.compile(lambda w: embedding(i, w)), [mine], True)
+    torch.testing.assert_close(first(found), first(expected), atol=1e-5, rtol=1e-4)
+
+
+def test_deterministic_algorithms_are_respected():
+    x, i = torch.randn(100_000, 8, device="cuda"), torch.randint(0, 5, (100_000,), device="cuda")
+    fast = tracer_core.compile(lambda x, i: torch.zeros(5, 8, device="cuda").index_add(0, i, x) + 0)
+    torch.use_deterministic_algorithms(True)
+    try:
+        results = [fast(x, i) for _ in range(5)]
+        expected = torch.zeros(5, 8, device="cuda").index_add(0, i, x)
+        assert all(torch.equal(result, expected) for result in results)
+    finally:
+        torch.use_deterministic_algorithms(False)
