@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import tracer_core
 from inductor_backend import compile_graph
-from inductor_backend.externs import packed
+from inductor_backend.externs import native, packed
 from inductor_backend.externs.packed import Geometry, kernel_of
 from tracer_core.aten import frozen as core_frozen
 from tracer_core.errors import BackendError, OptionError
@@ -144,8 +144,15 @@ def per_channel(values: torch.Tensor) -> torch.Tensor:
     return values.double()[:, None, None]
 
 
-def test_the_width_of_vectors_is_known_before_the_kernels_are_built() -> None:
-    assert packed.lanes() == packed.lanes_of_library()
+def test_kernels_refuse_sizes_that_they_were_not_built_for() -> None:
+    x, weight, out = torch.randn(4, 32), torch.randn(32 * 32), torch.empty(4, 24)
+    numbers = packed.linear_call(4, 32, 24, 32, 24, 0, "none", "none")  # 24 columns are no whole panel
+    with pytest.raises(RuntimeError, match="run_packed was not built for these sizes"):
+        native.function("run_packed")(x, weight, 0, 0, out, *numbers, 0)
+    g = packed.Geometry(32, 32, (3, 3), (1, 1), (1, 1), (1, 1), 32)
+    _, values = packed.call(g, (1, 4, 4, 4, 4), "none", "none")
+    with pytest.raises(RuntimeError, match="run_depthwise_5 was not built"):
+        native.function("run_depthwise_5")(x, weight, 0, 0, out, *values, 0)
 
 
 class Attention(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from typing import Any
@@ -11,11 +12,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from inductor_backend.codegen.cpp.gemm import GemmSpec, gemm_source
-from inductor_backend.externs import onednn, own
+from inductor_backend.externs import native, onednn, own
 from inductor_backend.externs.packed_ops import OPERATORS
 from inductor_backend.externs.table import FALLBACKS, RULES, Operand, best, choose
-from inductor_backend.runtime.build_cpp import build
 
 aten = torch.ops.aten
 ACTIVATIONS = {
@@ -217,30 +216,6 @@ def test_symbolic_sizes_ask_for_hints() -> None:
     assert chosen.kind == "own"
 
 
-def test_template_with_an_epilogue_of_ones_own_and_any_number_of_rows() -> None:
-    spec = GemmSpec(
-        "product",
-        "depth",
-        96,
-        "kn",
-        "tc_gelu_erf(acc + bias[n]) * scale[m]",
-        (("const float*", "bias"), ("const float*", "scale"), ("int64_t", "depth")),
-    )
-    run = (
-        "TC_EXPORT void run(const int64_t* a) { product((const float*)a[0], (const float*)a[1], (float*)a[2],"
-        " (const float*)a[3], (const float*)a[4], a[5], a[6]); }\n"
-    )
-    launch = build(['#include "gemm.h"\n' + gemm_source(spec) + run], name="template").function("run", 7)
-    weight, bias = torch.randn(80, 96), torch.randn(96)
-    for m in (1, 12, 200):
-        x, scale, out = torch.randn(m, 80), torch.randn(m), torch.empty(m, 96)
-        launch(x, weight, out, bias, scale, 80, m)
-        eager = F.gelu(x @ weight + bias) * scale[:, None]
-        check(out, eager, F.gelu(x.double() @ weight.double() + bias.double()) * scale.double()[:, None])
-    with pytest.raises(ValueError, match="layout='nm'"):
-        GemmSpec("wrong", 1, 1, "nm")
-
-
 def test_fallbacks_write_to_nothing_and_are_not_also_chosen() -> None:
     assert len(FALLBACKS) > 250
     assert not [op for op in FALLBACKS if op._schema.is_mutable]
@@ -250,14 +225,14 @@ def test_fallbacks_write_to_nothing_and_are_not_also_chosen() -> None:
 
 
 def test_stored_kernels_are_used_without_a_compiler(tmp_path: Any) -> None:
-    (tmp_path / "kernels").write_bytes(own.library().read_binary())
+    (tmp_path / "kernels").write_bytes(native.library("linear").read_binary())
     program = (
-        "import sys, torch\nfrom inductor_backend.externs import own\n"
-        "own.restore(open(sys.argv[1], 'rb').read())\n"
+        "import sys, torch\nfrom inductor_backend.externs import native, own\n"
+        "native.restore({'linear': open(sys.argv[1], 'rb').read()})\n"
         "print(own.mm(torch.ones(2, 64), torch.ones(64, 32)).sum().item())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "kernels")], capture_output=True, text=True, timeout=60,
-        env={"PATH": str(tmp_path), "TRACER_CACHE_DIR": str(tmp_path / "cache")}, check=False,
+        env={**os.environ, "PATH": str(tmp_path), "TRACER_CACHE_DIR": str(tmp_path / "cache")}, check=False,
     )  # fmt: skip
     assert done.stdout.strip() == str(2.0 * 32 * 64), done.stderr

@@ -14,13 +14,12 @@ from typing import Any
 
 import torch
 
-from inductor_backend import gpu_products, gpu_stages
+from inductor_backend import early_builds, gpu_products, gpu_stages
 from inductor_backend.codegen.cpp.kernel import KernelText, KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.triton.product import Blocks
 from inductor_backend.codegen.wrapper import Step, Wrapper
-from inductor_backend.externs import own, packed
 from inductor_backend.externs.packed_ops import name_of
 from inductor_backend.externs.table import Choice
 from inductor_backend.freezing.per_call import with_own_convolutions
@@ -322,12 +321,6 @@ def run_stages(c: Compilation, until: str | None = None) -> Compilation:
     return c
 
 
-#: Operators that may become calls of our own products.
-_PRODUCTS = frozenset(
-    {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.convolution.default}
-)
-
-
 def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
     options = spec.options if isinstance(spec.options, InductorOptions) else InductorOptions()
     return Compilation(gm, spec, options, SizeVars(spec.sizes), target=target_of(gm.graph))
@@ -336,13 +329,13 @@ def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
 def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """Compiles one functional ATen graph. Raises BackendError; VerifyError where a stage broke its rules."""
     c = start(gm, spec)
-    if not c.target.triton and any(node.target in _PRODUCTS for node in gm.graph.nodes):
-        own.prepare()
     if spec.constants:
         if c.target.triton:
             raise BackendError("inductor", "freeze", "freeze=True is not built for graphs on CUDA devices")
         return _compile_frozen(gm, spec)
     c.gm = _with_own_convolutions(gm, spec)
+    if not c.target.triton:
+        early_builds.start_lowered(c.gm.graph.nodes)
     runner = run_stages(c).runner
     assert runner is not None
     if gpu_products.depends_on_settings(c):
@@ -355,17 +348,16 @@ def _with_own_convolutions(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch
         op="call_function", target=torch.ops.aten.convolution.default
     ):
         return gm
-    packed.prepare()
     return with_own_convolutions(gm, spec)
 
 
 def _compile_frozen(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """The same for a graph whose parameters are constants: a runner with `prepare`."""
-    packed.prepare()
     with stage("inductor_freeze", graph=spec.name, suffix=".py") as record:
         frozen = freeze(gm, spec)
         if wants_text():
             record.text = frozen.graph.print_readable(print_output=False)
+    early_builds.start_lowered([*frozen.graph.graph.nodes, *(node for node, _ in frozen.folded.steps)])
     runner = run_stages(start(frozen.graph, frozen.spec)).runner
     assert runner is not None
     return FrozenRunner(runner, frozen)

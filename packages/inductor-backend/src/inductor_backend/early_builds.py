@@ -1,40 +1,138 @@
-"""Starts the compiler of our own products while a graph is still being lowered.
+"""Starts the compiler of our own kernels while a graph is still being lowered.
 
-In: a captured, torch-level graph. Out: nothing; threads build `externs.own` and `externs.packed` if the graph looks
-as if it will need them. What always holds: only time depends on it; a graph that needs the products without being
-recognised here builds them when it is compiled, and failures are told there.
+In: a captured, torch-level graph, or an ATen graph. Out: nothing; threads build the families of `externs.native` that
+the graph looks as if it will need. What always holds: only time depends on it, and no guard is made; a graph that needs
+a kernel without being recognised here builds it when it is compiled, and failures are told there.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from inductor_backend.externs import own, packed
+from inductor_backend.externs import native, packed, packed_ops
+from inductor_backend.externs.packed import Geometry
+from inductor_backend.externs.table import RULES, SMALL_PRODUCT, Operand, best
+from inductor_backend.freezing.per_call import pays
+from inductor_backend.freezing.rewrite import hint
 
-#: Names of captured functions and methods that become products or convolutions.
-PRODUCTS = frozenset(
-    {"linear", "matmul", "__matmul__", "mm", "addmm", "bilinear", "conv1d", "conv2d", "conv3d", "lstm", "gru"}
-)
+aten = torch.ops.aten
+
+#: Names of captured functions and methods that become products.
+PRODUCTS = frozenset({"linear", "matmul", "__matmul__", "mm", "addmm", "bilinear", "lstm", "gru"})
 
 
 def start(captured: torch.fx.GraphModule) -> None:
     """Starts building what the graph will need."""
-    names = {
-        _name(node.target)
+    grad = torch.is_grad_enabled()
+    native.prepare(
+        name
         for node in captured.graph.nodes
         if node.op in ("call_function", "call_method") and _is_float32(node.meta.get("val"))
-    }
-    if names & PRODUCTS:
-        own.prepare()
-    if "conv2d" in names and not torch.is_grad_enabled():  # ours in inference only
-        packed.prepare()
+        for name in _captured(node, grad)
+    )
+
+
+def start_lowered(nodes: Iterable[torch.fx.Node]) -> None:
+    """The same for the nodes of an ATen graph that is about to be lowered."""
+    native.prepare(name for node in nodes if node.op == "call_function" for name in _lowered(node))
+
+
+# torch-level graphs -------------------------------------------------------------------------------
+
+
+def _captured(node: torch.fx.Node, grad: bool) -> Iterator[str]:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if name in PRODUCTS:
+        operands = [value for value in map(_value, node.args) if value is not None and value.dim() > 1]
+        if len(operands) < 2 or _multiplications(*operands[:2]) >= SMALL_PRODUCT:
+            yield "run_linear"
+    elif name == "conv2d" and not grad:  # ours in inference only
+        g = _geometry_of_call(node)
+        if g is not None and packed.kernel_of(g) is not None and pays(g, node.meta["val"].shape):
+            yield from ("run_pack", packed.launcher(g))
+
+
+def _multiplications(a: torch.Tensor, b: torch.Tensor) -> int:
+    """Of a product of these two, whichever dimension of b is summed over."""
+    columns = math.prod(map(hint, b.shape)) // max(1, hint(a.shape[-1]))
+    return math.prod(map(hint, a.shape)) * max(1, columns)
+
+
+def _geometry_of_call(node: torch.fx.Node) -> Geometry | None:
+    """Of torch.nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups)."""
+    weight = _value(node.args[1]) if len(node.args) > 1 else None
+    if weight is None or weight.dim() != 4:
+        return None
+    names = ("stride", "padding", "dilation", "groups")
+    given = {**dict(zip(names, node.args[3:], strict=False)), **node.kwargs}
+    pairs = [_pair(given.get(name, usual)) for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1))]
+    groups = given.get("groups", 1)
+    stride, padding, dilation = pairs
+    if stride is None or padding is None or dilation is None or not isinstance(groups, int):
+        return None
+    count, inside, kh, kw = map(hint, weight.shape)
+    return Geometry(inside * groups, count, (kh, kw), stride, padding, dilation, groups)
+
+
+def _pair(value: Any) -> tuple[int, int] | None:
+    """None for what is no number here ("same")."""
+    first, *rest = value if isinstance(value, (tuple, list)) and value else [value]
+    last = rest[0] if rest else first
+    return (first, last) if isinstance(first, int) and isinstance(last, int) else None
+
+
+# ATen graphs --------------------------------------------------------------------------------------
+
+#: operator -> its launcher, where our kernel is the one that is chosen
+_LAUNCHERS = {
+    aten.mm.default: "run_linear",
+    aten.addmm.default: "run_linear",
+    aten.convolution.default: "run_convolution",
+}
+
+
+def _lowered(node: torch.fx.Node) -> Iterator[str]:
+    if node.target is packed_ops.pack or node.target is packed_ops.convolution:
+        g = packed_ops.geometry(node.args[1 if node.target is packed_ops.pack else 3])  # type: ignore[arg-type]
+        yield "run_pack" if node.target is packed_ops.pack else packed.launcher(g)
+    elif node.target is packed_ops.linear:
+        yield packed.dense_launcher(node.args[3])  # type: ignore[arg-type]
+    elif node.target is aten.convolution_backward.default:
+        for name, mask in (("input", [True, False, False]), ("weight", [False, True, False])):
+            if _is_ours(node, [*node.args[:-1], mask]):
+                yield f"run_convolution_backward_{name}"
+    elif node.target in _LAUNCHERS and not node.kwargs and _is_ours(node, node.args):
+        yield _LAUNCHERS[node.target]
+
+
+def _is_ours(node: torch.fx.Node, args: Any) -> bool:
+    assert node.target in RULES
+    operands = [_operand(arg) for arg in args]
+    known = all(isinstance(number, int) for number in _numbers(operands))
+    return known and best(node.target, operands, hint).kind == "own"
+
+
+def _operand(arg: Any) -> Any:
+    value = _value(arg)
+    if value is None:
+        return None if isinstance(arg, torch.fx.Node) else arg
+    return Operand(tuple(map(hint, value.shape)), tuple(map(hint, value.stride())), value.dtype)
+
+
+def _numbers(operands: list[Any]) -> Iterator[Any]:
+    """What must be no node: strides, paddings, ..."""
+    for operand in operands:
+        yield from operand if isinstance(operand, (list, tuple)) else ()
+
+
+def _value(node: Any) -> torch.Tensor | None:
+    value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def _is_float32(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dtype == torch.float32
-
-
-def _name(target: Any) -> str:
-    return target if isinstance(target, str) else getattr(target, "__name__", "")

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import torch
 
 from inductor_backend.compile_graph import Artifact, load_module
+from inductor_backend.externs import native
 from inductor_backend.runtime.build_cpp import load_binary
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
-FORMAT = 2
+FORMAT = 3
 
 
 def _tensor_to_json(tensor: torch.Tensor) -> dict[str, Any]:
@@ -50,8 +52,7 @@ def serialize(runner: Runner) -> bytes:
         "format": FORMAT,
         "text": artifact.text,
         "library": None if library is None else base64.b64encode(library.read_binary()).decode("ascii"),
-        "own": _binary_of("own") if "own.library()" in artifact.text else None,
-        "packed": _binary_of("packed") if "packed.function(" in artifact.text else None,
+        "native": _native_binaries(artifact.text),
         "constants": {name: _tensor_to_json(value) for name, value in artifact.constants.items()},
         "kernels": artifact.kernels,
         "different_kernels": artifact.different_kernels,
@@ -61,12 +62,12 @@ def serialize(runner: Runner) -> bytes:
     return json.dumps(stored).encode("utf-8")
 
 
-def _binary_of(name: str) -> str:
-    """The library of our own kernels of that name."""
-    from inductor_backend.externs import own, packed  # only entries with own kernels need them
-
-    library = {"own": own, "packed": packed}[name].library()
-    return base64.b64encode(library.read_binary()).decode("ascii")
+def _native_binaries(text: str) -> dict[str, str]:
+    """The families of our own kernels that a module calls, in base64."""
+    families = dict.fromkeys(native.FAMILY_OF[name] for name in re.findall(r"native\.function\('(\w+)'\)", text))
+    return {
+        family: base64.b64encode(native.library(family).read_binary()).decode("ascii") for family in families
+    }
 
 
 def deserialize(data: bytes, spec: CompileSpec) -> Runner:
@@ -82,11 +83,7 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
     library = None
     if stored["library"] is not None:
         library = load_binary(base64.b64decode(stored["library"]), name=spec.name)
-    from inductor_backend.externs import own, packed  # the compiler's side is imported already
-
-    for kernels, binary in ((own, stored["own"]), (packed, stored["packed"])):
-        if binary is not None:
-            kernels.restore(base64.b64decode(binary))
+    native.restore({family: base64.b64decode(data) for family, data in stored["native"].items()})
     constants = {name: _tensor_from_json(value) for name, value in stored["constants"].items()}
     runner = load_module(stored["text"], library, constants, spec.name)
     runner.artifact = Artifact(  # type: ignore[attr-defined]

@@ -133,7 +133,7 @@ def _packed_linear(
     ldr = 0 if residual is None else residual.layout.strides[0]
     values = packed.linear_call(m, k, count, x.layout.strides[0], count, ldr, post, node.final)
     tensors = _tensors(address, x, weight, bias, residual, result)
-    return f"run_packed({', '.join(map(_text, [*tensors, *values, 0]))})"
+    return f"{packed.dense_launcher(count)}({', '.join(map(_text, [*tensors, *values, 0]))})"
 
 
 def _pack(
@@ -144,24 +144,13 @@ def _pack(
     return f"{name}({', '.join(map(_text, [address(weight), address(result), *values]))})"
 
 
-_PACKED_LAUNCHERS = "\n".join(
-    f"{name} = packed.function({name!r}, {count})" for name, count in packed.LAUNCHERS.items()
-)
-
-#: operator name -> (launcher, its definition in the module, text of a call)
+#: operator name -> text of a call, which begins with the launcher's name
 OWN_CALLS = {
-    "aten.mm.default": ("run_linear = own.library().function('run_linear', 14)", _linear),
-    "aten.addmm.default": ("run_linear = own.library().function('run_linear', 14)", _linear),
-    "aten.convolution.default": (
-        "run_convolution = own.library().function('run_convolution', 25)",
-        _convolution,
-    ),
-    "aten.convolution_backward.default": (
-        "run_convolution_backward_input, run_convolution_backward_weight = ("
-        "own.library().function(f'run_convolution_backward_{of}', 21) for of in ('input', 'weight'))",
-        _convolution_backward,
-    ),
-    "packed.pack": (_PACKED_LAUNCHERS, _pack),
-    "packed.convolution": (_PACKED_LAUNCHERS, _packed_convolution),
-    "packed.linear": (_PACKED_LAUNCHERS, _packed_linear),
+    "aten.mm.default": _linear,
+    "aten.addmm.default": _linear,
+    "aten.convolution.default": _convolution,
+    "aten.convolution_backward.default": _convolution_backward,
+    "packed.pack": _pack,
+    "packed.convolution": _packed_convolution,
+    "packed.linear": _packed_linear,
 }

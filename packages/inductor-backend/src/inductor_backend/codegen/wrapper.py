@@ -166,11 +166,14 @@ class Wrapper:
 
     def own(self, node: ExternNode) -> None:
         """A call of one of our products, which writes into the arena or a fresh output."""
-        definition, text = OWN_CALLS[name_of(node.target)]
-        self.definitions[definition] = None
         (name,) = node.writes
         result = Strided(name, self.program.buffers[name].layout)
-        self.body.line(text(self.program, node, self.address, result, node.post, node.residual))
+        call = OWN_CALLS[name_of(node.target)](
+            self.program, node, self.address, result, node.post, node.residual
+        )
+        launcher = call.partition("(")[0]
+        self.definitions[f"{launcher} = native.function({launcher!r})"] = None
+        self.body.line(call)
 
     def extern(self, node: ExternNode) -> None:
         if self.choices[node.name].kind == "own":
@@ -354,7 +357,7 @@ import torch
 from torch import as_strided
 from torch import empty_strided as empty
 
-from inductor_backend.externs import own, packed
+from inductor_backend.externs import native
 from inductor_backend.output_support import (
     ArenaPool,
     arena_view,

@@ -7,67 +7,19 @@ nothing that the ATen operator would check: `table.best` hands them out only for
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import threading
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import torch
 
-from inductor_backend.runtime.build_cpp import Library, build, load_binary
-from tracer_core.plugin_api import BackendError
+from inductor_backend.externs import native
+from inductor_backend.externs.native import POSTS as ALL_POSTS
 
-#: Activations that the product applies before it stores, by name: the number in own.cpp.
-POSTS = {"none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6}
+#: Activations that the product applies before it stores, by name: the number in native/tensors.h.
+POSTS = {
+    name: ALL_POSTS[name] for name in ("none", "relu", "gelu_erf", "gelu_tanh", "silu", "tanh", "sigmoid")
+}
 
 _NK, _KN = 0, 1
-_BUILDING = threading.Lock()
-
-
-@functools.cache
-def library() -> Library:
-    """The compiled own.cpp (built once a machine, then found in the cache)."""
-    if _restored is not None:
-        return _restored
-    with _BUILDING:  # who comes second finds it in the cache
-        return build([(Path(__file__).parent / "own.cpp").read_text()], name="own_kernels")
-
-
-@functools.cache
-def prepare() -> None:
-    """Starts `library` in the background, once a process: for graphs that will need it, so that its
-    compiler runs beside lowering and beside the graph's own."""
-
-    def work() -> None:
-        with contextlib.suppress(BackendError):  # raised again, and then seen, where the library is used
-            library()
-
-    threading.Thread(target=work, name="inductor own kernels", daemon=True).start()
-
-
-def restore(data: bytes) -> None:
-    """Uses a stored ``library().read_binary()`` in this process: then no compiler is needed.
-
-    Raises BackendError if the bytes are damaged or were built for another processor.
-    """
-    global _restored
-    _restored = load_binary(data, name="own_kernels")
-    for cached in (library, _linear, _convolution, _backward):
-        cached.cache_clear()
-
-
-_restored: Library | None = None
-
-
-@functools.cache
-def _linear() -> Callable[..., None]:
-    return library().function("run_linear", 14)
-
-
-@functools.cache
-def _convolution() -> Callable[..., None]:
-    return library().function("run_convolution", 25)
 
 
 def form(pixels: int, image: int, count: int, taps: int, contiguous: bool) -> str | None:
@@ -113,7 +65,7 @@ def addmm(
     if out is None:
         out = torch.empty_strided((m, n), (n, 1))
     layout, ldw = (_NK, column) if row == 1 else (_KN, row)
-    _linear()(
+    native.function("run_linear")(
         layout, a, a.stride(0), b, ldw, out, out.stride(0), m, n, k,
         0 if bias is None else bias, 0 if residual is None else residual,
         0 if residual is None else residual.stride(0), POSTS[post],
@@ -157,17 +109,12 @@ def convolution(
     contiguous = not (x_last or w_last or last)
     if direct is None:
         direct = form(batch * oh * ow, oh * ow, count, kh * kw, contiguous) == "direct"
-    _convolution()(
+    native.function("run_convolution")(
         x, weight, 0 if bias is None else bias, 0 if residual is None else residual, out,
         batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, POSTS[post], x_last, w_last, int(last),
         int(direct and contiguous),
     )  # fmt: skip
     return out
-
-
-@functools.cache
-def _backward(of: str) -> Callable[..., None]:
-    return library().function(f"run_convolution_backward_{of}", 21)
 
 
 def convolution_backward(
@@ -190,10 +137,10 @@ def convolution_backward(
     dx = dw = None
     if mask[0]:
         dx = torch.empty_like(x)
-        _backward("input")(dy, weight, dx, *numbers, _is_last(weight), _is_last(x))
+        native.function("run_convolution_backward_input")(dy, weight, dx, *numbers, _is_last(weight), _is_last(x))
     if mask[1]:
         dw = torch.empty_like(weight)
-        _backward("weight")(dy, x, dw, *numbers, _is_last(x), _is_last(weight))
+        native.function("run_convolution_backward_weight")(dy, x, dw, *numbers, _is_last(x), _is_last(weight))
     return dx, dw, None
 
 

@@ -7,84 +7,16 @@ takes a convolution, or None where none of them does.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from inductor_backend.runtime.build_cpp import Library, build, load_binary
-from inductor_backend.runtime.toolchain import find_compiler
-from tracer_core.plugin_api import BackendError
-
-#: Activations by name: the number in packed.cpp.
-POSTS = {
-    "none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6, "hardswish": 7, "relu6": 8,
-}  # fmt: skip
-
-#: Kernels, and how many arguments each takes.
-LAUNCHERS = {
-    "run_packed": 28, "run_depthwise": 23, "run_narrow": 24, "run_pack": 9, "pack_depthwise": 4, "pack_narrow": 5,
-}  # fmt: skip
+from inductor_backend.externs.native import POSTS, function, lanes
 
 #: Convolutions with fewer channels than this read lines of taps from a copy with a border.
 FEW_CHANNELS = 12
-
-_BUILDING = threading.Lock()
-_restored: Library | None = None
-
-
-@functools.cache
-def library() -> Library:
-    """The compiled packed.cpp (built once a machine, then found in the cache)."""
-    if _restored is not None:
-        return _restored
-    with _BUILDING:
-        return build([(Path(__file__).parent / "packed.cpp").read_text()], name="packed_kernels")
-
-
-@functools.cache
-def prepare() -> None:
-    """Starts `library` in the background, once a process: see `own.prepare`."""
-
-    def work() -> None:
-        with contextlib.suppress(BackendError):  # raised again, and then seen, where the library is used
-            library()
-
-    threading.Thread(target=work, name="inductor packed kernels", daemon=True).start()
-
-
-def restore(data: bytes) -> None:
-    """Uses a stored ``library().read_binary()`` in this process: then no compiler is needed."""
-    global _restored
-    _restored = load_binary(data, name="packed_kernels")
-    for cached in (library, function, lanes):
-        cached.cache_clear()
-
-
-@functools.cache
-def function(name: str, nargs: int) -> Callable[..., None]:
-    """A launcher of packed.cpp."""
-    return library().function(name, nargs)
-
-
-@functools.cache
-def lanes() -> int:
-    """Floats in a vector of the compiled kernels (known without them: graphs are lowered while they are built)."""
-    with contextlib.suppress(BackendError):
-        return {"avx512": 16, "avx2": 8}.get(find_compiler().isa, 4)
-    return lanes_of_library()
-
-
-def lanes_of_library() -> int:
-    """What the compiled kernels say themselves."""
-    answer = torch.zeros(1, dtype=torch.int64)
-    function("packed_lanes", 1)(answer)
-    return int(answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +76,7 @@ def pack(weight: torch.Tensor, g: Geometry) -> torch.Tensor:
     if not packable(g, weight.shape, weight.stride()):
         weight = weight.contiguous()
     name, numbers = pack_call(g, weight.shape, weight.stride())
-    function(name, LAUNCHERS[name])(weight, packed, *numbers)
+    function(name)(weight, packed, *numbers)
     return packed
 
 
@@ -191,7 +123,7 @@ def convolution(
     out = torch.empty(batch, oh, ow, g.count)
     name, numbers = call(g, (batch, height, width, oh, ow), before, after)
     tensors = [x, packed, *(0 if tensor is None else tensor for tensor in (bias, residual)), out]
-    function(name, LAUNCHERS[name])(*tensors, *numbers, 0 if scale is None else scale)
+    function(name)(*tensors, *numbers, 0 if scale is None else scale)
     return out.permute(0, 3, 1, 2)
 
 
@@ -204,15 +136,29 @@ def call(
     inside = g.channels // g.groups
     kernel = kernel_of(g)
     own = inside if kernel == "dense" else g.channels
+    name = launcher(g)
     window = [batch, own, height, width, *g.window, *g.stride, *g.padding, *g.dilation, oh, ow]
     posts = [POSTS[before], POSTS[after]]
     if kernel == "dense":
         border = 0 if not g.bordered else 1 if planes else 2
         count = g.count // g.groups
-        return "run_packed", [*window, count, g.channels, g.count, g.count, g.groups, *posts, border]
+        return name, [*window, count, g.channels, g.count, g.count, g.groups, *posts, border]
     if kernel == "depthwise":
-        return "run_depthwise", [*window, g.count, *posts]
-    return "run_narrow", [*window, g.count, *posts, inside]
+        return name, [*window, g.count, *posts]
+    return name, [*window, g.count, *posts, inside]
+
+
+def launcher(g: Geometry) -> str:
+    """The kernel's function."""
+    kernel = kernel_of(g)
+    if kernel == "depthwise":
+        return f"run_depthwise_{g.window[1]}"
+    return dense_launcher(g.count // g.groups) if kernel == "dense" else f"run_narrow_{g.channels // g.groups}"
+
+
+def dense_launcher(count: int) -> str:
+    """Of a product with `count` columns (a group): most are whole panels of four vectors."""
+    return "run_packed_any" if count % (4 * lanes()) else "run_packed"
 
 
 def linear_call(m: Any, k: Any, n: int, ldx: Any, ldo: Any, ldr: Any, before: str, after: str) -> list[Any]:
@@ -236,7 +182,7 @@ def linear(
     out = torch.empty(m, count)
     stride = 0 if residual is None else residual.stride(0)
     numbers = linear_call(m, k, count, x.stride(0), count, stride, before, after)
-    function("run_packed", LAUNCHERS["run_packed"])(
+    function(dense_launcher(count))(
         x, packed, 0 if bias is None else bias, 0 if residual is None else residual, out, *numbers, 0
     )
     return out

@@ -7,8 +7,12 @@ by rounding alone. Measurements: docs/notes/cpu_externs.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
+from inductor_backend.externs.packed import Geometry
 from inductor_backend.freezing.graph_edit import Editor, aten, copy_of
 from inductor_backend.freezing.rewrite import (
     fuse_epilogues,
@@ -39,8 +43,10 @@ def _pays(node: torch.fx.Node) -> bool:
     if node.target is not aten.convolution.default:
         return False
     g = geometry_of(node)
-    if g is None:
-        return False
-    value = node.meta["val"]
-    pixels = hint(value.shape[0]) * hint(value.shape[2]) * hint(value.shape[3])
+    return g is not None and pays(g, node.meta["val"].shape)
+
+
+def pays(g: Geometry, sizes: Sequence[Any]) -> bool:
+    """Whether a convolution with a result of these sizes pays for packing its weight."""
+    pixels = hint(sizes[0]) * hint(sizes[2]) * hint(sizes[3])
     return g.groups > 1 or pixels > (PIXELS_OF_ONE_TAP if g.taps == 1 else PIXELS)

@@ -52,6 +52,7 @@ static PyObject* call(PyObject* self, PyObject* const* args, ssize n) {
         int code = __atomic_exchange_n(launch->error, 0, __ATOMIC_RELAXED);
         if (code == 1) return PyErr_Format(PyExc_IndexError, "index out of range in self");
         if (code == 2) return PyErr_Format(PyExc_RuntimeError, "ZeroDivisionError");
+        if (code == 3) return PyErr_Format(PyExc_RuntimeError, "%s was not built for these sizes", launch->name);
         if (code == 2000) return PyErr_Format(PyExc_RuntimeError, "the CUDA driver (libcuda.so.1) was not found");
         if (code >= 1000) return PyErr_Format(PyExc_RuntimeError, "launching a kernel failed: CUDA error %d", code - 1000);
     }

@@ -1,0 +1,132 @@
+// Convolutions and products with packed weights, on channels-last data: each group by itself.
+//
+// A product is a convolution of one tap. The result's pixels are rows, its channels columns; a column panel is
+// PANEL = 4 vectors wide and lies in memory as it is read: panel[tap][channel][column], its last one cut down to whole vectors.
+// Nothing is unfolded: each row of a block points at the pixel that a tap reads (or at zeros), so that padding, strides
+// and dilation cost one pointer a tap. See packed.py for the arguments.
+#include "packed.h"
+
+#define MOST_ROWS 96  // rows of a tile
+
+static thread_local Scratch padded_input;
+
+// One group: C input channels at x (pixels ldx apart), N result channels at out (pixels ldo apart).
+struct Conv {
+    const float* x;
+    int64_t ldx;
+    const float* w;
+    float* out;
+    int64_t ldo, N;
+    Window g;
+    Epilogue e;
+
+    int64_t depth() const { return g.C * g.taps(); }
+
+    void tile_of(int64_t m0, int64_t rows, int64_t n0, const float* nothing, float* tile) const {
+        const int64_t columns = N - n0 < PANEL ? N - n0 : PANEL, wide = whole_vectors(columns), vectors = wide / LANES;
+        const float* panel = w + n0 * depth();  // all panels before this one are whole
+        const Blocks& blocks = vectors == 4 ? BLOCKS_4 : vectors == 3 ? BLOCKS_3 : vectors == 2 ? BLOCKS_2 : BLOCKS_1;
+        const Cut cut(rows, blocks.most);
+        const float* from[MOST_ROWS];
+        int64_t oy[MOST_ROWS], ox[MOST_ROWS], base[MOST_ROWS];
+        const int64_t pixels = g.pixels();
+        for (int64_t i = 0, b = m0 / pixels, y = m0 / g.OW % g.OH, xx = m0 % g.OW; i < rows; i++) {
+            oy[i] = y * g.sh - g.ph, ox[i] = xx * g.sw - g.pw, base[i] = b * g.H * g.W;
+            if (++xx == g.OW) { xx = 0; if (++y == g.OH) { y = 0; b++; } }
+        }
+        bool add = false;
+        for (int64_t ky = 0; ky < g.KH; ky++)
+            for (int64_t kx = 0; kx < g.KW; kx++) {
+                bool some = false;
+                for (int64_t i = 0; i < rows; i++) {
+                    const int64_t y = oy[i] + ky * g.dh, xx = ox[i] + kx * g.dw;
+                    const bool inside = (uint64_t)y < (uint64_t)g.H && (uint64_t)xx < (uint64_t)g.W;
+                    from[i] = inside ? x + (base[i] + y * g.W + xx) * ldx : nothing;
+                    some |= inside;
+                }
+                const float* tap = panel + (ky * g.KW + kx) * g.C * wide;
+                if (!some) continue;  // every row reads padding
+                for (int64_t k0 = 0; k0 < g.C; k0 += KC) {
+                    const int64_t kc = g.C - k0 < KC ? g.C - k0 : KC;
+                    for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++)
+                        blocks.by_rows[cut.at(i) - 1](from + m, k0, tap + k0 * wide, wide, kc, tile + m * PANEL, add, i == 0);
+                    add = true;
+                }
+            }
+        if (!add) memset(tile, 0, rows * PANEL * 4);
+        for (int64_t i = 0; i < rows; i++) e.row(tile + i * PANEL, out + (m0 + i) * ldo + n0, m0 + i, n0, columns);
+    }
+};
+
+// groups of the same shape, side by side in the channels
+static void convolve(Conv conv, int64_t groups) {
+    const int64_t M = conv.g.B * conv.g.pixels(), N = conv.N, C = conv.g.C;
+    if (M == 0 || N == 0) return;
+    const int64_t chunks = (N + PANEL - 1) / PANEL;
+    const int threads = threads_for(M * N * conv.depth() * groups);
+    // enough tasks for all threads, rows as many as share a panel in L1
+    int64_t blocks = (M + MOST_ROWS - 1) / MOST_ROWS;
+    while (threads > 1 && groups * chunks * blocks < 2 * threads && M / (blocks + 1) >= MB) blocks++;
+    const int64_t step = (M + blocks - 1) / blocks, whole = whole_vectors(N) * conv.depth();
+    const float* nothing = zeros(C);
+    const int64_t rounds = (M + step - 1) / step, tasks = groups * chunks * rounds;
+    const bool rows_last = M <= MOST_ROWS;  // few rows: neighbours in time read neighbouring weights
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        alignas(64) float tile[MOST_ROWS * PANEL];
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < tasks; task++) {
+            const int64_t group = rows_last ? task / (chunks * rounds) : task % groups, left = rows_last ? task % (chunks * rounds) : task / groups;
+            const int64_t chunk = rows_last ? left / rounds : left % chunks, m0 = (rows_last ? left % rounds : left / chunks) * step;
+            Conv one = conv;
+            one.x += group * C;
+            one.w += group * whole;
+            one.out += group * N;
+            one.e.move(group * N);
+            one.tile_of(m0, M - m0 < step ? M - m0 : step, chunk * PANEL, nothing, tile);
+        }
+    }
+}
+
+// x (planes, or channels last) to [B][H + 2 ph][W + 2 pw + rest][C] with zeros around: the taps of a line are then one run
+static const float* with_border(const float* x, bool last, const Window& g, int64_t H, int64_t W) {
+    float* to = padded_input.get((size_t)(g.B * H * W * g.C));
+    const int64_t line = W * g.C;
+#pragma omp parallel for if (g.B * H * line > 30000)
+    for (int64_t by = 0; by < g.B * H; by++) {
+        const int64_t b = by / H, y = by % H - g.ph;
+        float* __restrict__ row = to + by * line;
+        if (y < 0 || y >= g.H) {
+            memset(row, 0, line * 4);
+            continue;
+        }
+        memset(row, 0, g.pw * g.C * 4);
+        memset(row + (g.pw + g.W) * g.C, 0, (W - g.pw - g.W) * g.C * 4);
+        float* inner = row + g.pw * g.C;
+        if (last) memcpy(inner, x + (b * g.H + y) * g.W * g.C, g.W * g.C * 4);
+        else
+            for (int64_t c = 0; c < g.C; c++) {
+                const float* from = x + ((b * g.C + c) * g.H + y) * g.W;
+                for (int64_t i = 0; i < g.W; i++) inner[i * g.C + c] = from[i];
+            }
+    }
+    return to;
+}
+
+EXPORT void RUN(const int64_t* a) {
+    const Window g(a + 5);
+    const int64_t N = a[19], ldx = a[20], ldo = a[21], ldr = a[22], groups = a[23];
+    if (N % PANEL && !&BLOCKS_1) return not_built();
+    Conv conv{(const float*)a[0], ldx, (const float*)a[1], (float*)a[4], ldo, N, g,
+              {(const float*)a[2], (const float*)a[3], ldr, a[24], a[25], (const float*)a[27]}};
+    if (a[26]) {  // few channels: a line of taps is one run of KW * C values (a[26]: 1 planes, 2 channels last)
+        const int64_t H = g.H + 2 * g.ph, W = g.W + 2 * g.pw;
+        conv.x = with_border(conv.x, a[26] == 2, g, H, W);
+        // pixel p of a line starts at p * sw * C: a "pixel" of the new window is one value, and its channels run on
+        conv.ldx = 1;
+        const int64_t lines[14] = {g.B, g.KW * g.C, H, W * g.C, g.KH, 1, g.sh, g.sw * g.C, 0, 0, g.dh, 1, g.OH, g.OW};
+        conv.g = Window(lines);
+    }
+    convolve(conv, groups);
+}
+

@@ -1,0 +1,94 @@
+// Weights as nn.Linear keeps them times a few rows: see gemm.h.
+#include "gemm.h"
+
+typedef float V4 __attribute__((vector_size(16)));
+typedef float V4U __attribute__((vector_size(16), aligned(4), may_alias));
+
+INLINE V4 fold(V a) {
+#if LANES == 16
+    typedef float V8 __attribute__((vector_size(32)));
+    V8 h = __builtin_shufflevector(a, a, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(a, a, 8, 9, 10, 11, 12, 13, 14, 15);
+    return __builtin_shufflevector(h, h, 0, 1, 2, 3) + __builtin_shufflevector(h, h, 4, 5, 6, 7);
+#elif LANES == 8
+    return __builtin_shufflevector(a, a, 0, 1, 2, 3) + __builtin_shufflevector(a, a, 4, 5, 6, 7);
+#else
+    return a;
+#endif
+}
+// the sums over the lanes of four vectors
+INLINE V4 sum4(V a, V b, V c, V d) {
+    V4 p = fold(a), q = fold(b), r = fold(c), s = fold(d);
+    V4 pq = __builtin_shufflevector(p, q, 0, 1, 4, 5) + __builtin_shufflevector(p, q, 2, 3, 6, 7);
+    V4 rs = __builtin_shufflevector(r, s, 0, 1, 4, 5) + __builtin_shufflevector(r, s, 2, 3, 6, 7);
+    return __builtin_shufflevector(pq, rs, 0, 2, 4, 6) + __builtin_shufflevector(pq, rs, 1, 3, 5, 7);
+}
+// R rows of x against C rows of w; the first `ahead` (0, 2 or 4) of the rows from `next` on are fetched into L2 meanwhile
+template <int R, int C>
+static NOINLINE void dot_block(const float* x, int64_t ldx, const float* w, int64_t ldw, int64_t K, float* tile, const float* next,
+                               int ahead) {
+    V acc[R][C] = {};
+    int64_t k = 0;
+    for (; k + LANES <= K; k += LANES) {
+        V wv[C];
+        UNROLL for (int j = 0; j < C; j++) {
+            wv[j] = load(w + j * ldw + k);
+            KEEP(wv[j]);
+        }
+        if (C > 1 && ahead) {
+            __builtin_prefetch(next + k, 0, 2);
+            __builtin_prefetch(next + ldw + k, 0, 2);
+            if (ahead > 2) {
+                __builtin_prefetch(next + 2 * ldw + k, 0, 2);
+                __builtin_prefetch(next + 3 * ldw + k, 0, 2);
+            }
+        }
+        UNROLL for (int i = 0; i < R; i++) {
+            V xv = load(x + i * ldx + k);
+            KEEP(xv);
+            UNROLL for (int j = 0; j < C; j++) acc[i][j] += xv * wv[j];
+        }
+    }
+    if (k < K) {
+        V wv[C];
+        UNROLL for (int j = 0; j < C; j++) wv[j] = load_some(w + j * ldw + k, K - k);
+        UNROLL for (int i = 0; i < R; i++) {
+            V xv = load_some(x + i * ldx + k, K - k);
+            UNROLL for (int j = 0; j < C; j++) acc[i][j] += xv * wv[j];
+        }
+    }
+    UNROLL for (int i = 0; i < R; i++) {
+        if (C == 4) {
+            *(V4U*)(tile + i * NC) = sum4(acc[i][0], acc[i][1 % C], acc[i][2 % C], acc[i][3 % C]);
+        } else {
+            for (int j = 0; j < C; j++) {
+                V4 s = fold(acc[i][j]);
+                tile[i * NC + j] = (s[0] + s[1]) + (s[2] + s[3]);
+            }
+        }
+    }
+}
+typedef void (*dot_function)(const float*, int64_t, const float*, int64_t, int64_t, float*, const float*, int);
+#if MB == 6
+#define BY_ROWS(C) {dot_block<1, C>, dot_block<2, C>, dot_block<3, C>, dot_block<4, C>, dot_block<5, C>, dot_block<6, C>}
+#else
+#define BY_ROWS(C) {dot_block<1, C>, dot_block<2, C>, dot_block<3, C>}
+#endif
+static const dot_function DOT[MB] = BY_ROWS(NB), DOT_ONE[MB] = BY_ROWS(1);
+
+void dot_chunk(const float* x, int64_t ldx, const float* w, int64_t ldw, int64_t K, int64_t rows, int64_t columns,
+               int64_t columns_left, float* tile) {
+    const Cut cut(rows, MB);
+    int64_t n = 0;
+    for (; n + NB <= columns; n += NB) {
+        const float* here = w + n * ldw;
+        const bool more = n + 2 * NB <= columns_left;  // the next rows are read next, by this thread or another
+        for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++) {
+            const int ahead = !more ? 0 : cut.count == 1 ? 4 : i < 2 ? 2 : 0;  // the fetching is shared by two blocks
+            const float* next = here + (NB + (ahead == 2 ? 2 * i : 0)) * ldw;
+            DOT[cut.at(i) - 1](x + m * ldx, ldx, here, ldw, K, tile + m * NC + n, next, ahead);
+        }
+    }
+    for (; n < columns; n++)
+        for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++)
+            DOT_ONE[cut.at(i) - 1](x + m * ldx, ldx, w + n * ldw, ldw, K, tile + m * NC + n, nullptr, 0);
+}

@@ -1,0 +1,64 @@
+// Weights as their kernels read them. See packed.py for the arguments.
+#include "packed.h"
+
+// ---- [N][C][taps] (strides given) to panels, group after group: see dense.cpp
+struct Source { const float* w; int64_t N, C, taps, sn, sc, st; };
+static void pack_vector(const Source& s, int64_t n0, int64_t lanes, float* panel, int64_t wide) {
+    const int64_t K = s.C * s.taps;
+    int64_t done = 0;
+    // dense rows, in the order (channel, tap) or (tap, channel)
+    const bool by_channel = s.st == 1 && s.sc == s.taps, by_tap = s.sc == 1 && (s.taps == 1 || s.st == s.C);
+    if (lanes == LANES && (by_channel || by_tap))
+        for (; done + LANES <= K; done += LANES) {
+            V rows[LANES];
+            UNROLL for (int i = 0; i < LANES; i++) rows[i] = load(s.w + (n0 + i) * s.sn + done);
+            transpose(rows);
+            UNROLL for (int i = 0; i < LANES; i++) {
+                const int64_t k = done + i, at = by_tap ? k : k % s.taps * s.C + k / s.taps;
+                put(panel + at * wide, rows[i]);
+            }
+        }
+    for (int64_t c = 0; c < s.C; c++)
+        for (int64_t t = 0; t < s.taps; t++) {
+            const int64_t k = by_tap ? t * s.C + c : c * s.taps + t;
+            if (k < done) continue;
+            float* to = panel + (t * s.C + c) * wide;
+            for (int64_t j = 0; j < LANES; j++) to[j] = j < lanes ? s.w[(n0 + j) * s.sn + c * s.sc + t * s.st] : 0.0f;
+        }
+}
+static void pack(const Source& all, int64_t groups, float* out) {
+    const int64_t N = all.N / groups, K = all.C * all.taps, vectors = (N + LANES - 1) / LANES;
+    const int threads = threads_for(all.N * K);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t task = 0; task < groups * vectors; task++) {
+        const int64_t group = task / vectors, n = task % vectors * LANES, n0 = n / PANEL * PANEL;
+        Source s = all;
+        s.w += group * N * s.sn;
+        const int64_t columns = N - n0 < PANEL ? N - n0 : PANEL, wide = whole_vectors(columns);
+        float* panel = out + group * whole_vectors(N) * K + n0 * K;
+        pack_vector(s, n, N - n < LANES ? N - n : LANES, panel + (n - n0), wide);
+    }
+}
+EXPORT void run_pack(const int64_t* a) {  // w, out, N, C, taps, strides of the three, groups
+    pack({(const float*)a[0], a[2], a[3], a[4], a[5], a[6], a[7]}, a[8], (float*)a[1]);
+}
+
+// ---- of the grouped kernels
+// weights [C][taps] (contiguous) to [tap][channel]
+EXPORT void pack_depthwise(const int64_t* a) {
+    const float* w = (const float*)a[0];
+    float* out = (float*)a[1];
+    const int64_t C = a[2], taps = a[3];
+    for (int64_t t = 0; t < taps; t++)
+        for (int64_t c = 0; c < C; c++) out[t * C + c] = w[c * taps + t];
+}
+// weights [C][cg][taps] (contiguous) to [vector][tap][k][lane]
+EXPORT void pack_narrow(const int64_t* a) {
+    const float* w = (const float*)a[0];
+    float* out = (float*)a[1];
+    const int64_t C = a[2], cg = a[3], taps = a[4];
+    for (int64_t v = 0; v < C / LANES; v++)
+        for (int64_t t = 0; t < taps; t++)
+            for (int64_t k = 0; k < cg; k++)
+                for (int64_t l = 0; l < LANES; l++) *out++ = w[((v * LANES + l) * cg + k) * taps + t];
+}
