@@ -15,6 +15,7 @@ import torch
 
 from inductor_backend.runtime import build_cpp
 from inductor_backend.runtime.build_cpp import build, load_binary
+from inductor_backend.runtime.objects import Unit
 from inductor_backend.runtime.toolchain import find_compiler, loaded_openmp_libraries
 from tracer_core.errors import BackendError
 
@@ -221,3 +222,23 @@ def test_function_keeps_its_library_and_outlives_the_name() -> None:
     x, z = torch.ones(4), torch.empty(4)
     launch(x, x, z, 4)
     assert z.tolist() == [2.0] * 4
+
+
+def test_a_unit_of_several_libraries_is_compiled_once_and_kept() -> None:
+    unit = Unit(ADD, ("-O2",), keep=True)
+    other = Unit('#include "prelude.h"\nint unused(int x) { return x; }\n')
+    first = build([unit], name="one")  # the library and its only part do not wait for each other
+    (kept,) = [file for file in first.path.parent.glob("*.o") if b"run_add" in file.read_bytes()]
+    written = kept.stat().st_mtime_ns
+    done: list[build_cpp.Library] = []
+    threads = [
+        threading.Thread(target=lambda name=name: done.append(build([unit, other], name=name)))
+        for name in ("two", "three")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(done) == 2 and not add(done[0]).any() and not add(first).any()
+    assert kept.stat().st_mtime_ns == written
+    assert build([Unit(ADD, ("-O1",), keep=True)], name="one").key != first.key

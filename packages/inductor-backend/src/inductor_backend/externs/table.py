@@ -18,7 +18,7 @@ import torch
 from inductor_backend.externs import onednn, own, packed, packed_ops
 from inductor_backend.externs.fallbacks import FALLBACKS
 
-__all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best", "choose"]
+__all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best"]
 
 aten = torch.ops.aten
 
@@ -73,11 +73,6 @@ def best(target: Any, args: Sequence[Any], hint: Callable[[Any], int] = int) -> 
     """
     rule = RULES.get(target)
     return aten_choice(target, "no alternative kernel") if rule is None else rule(target, args, hint)
-
-
-def choose(m_hint: int, k: int, n: int, layout: str = "nk") -> str:
-    """ "template" (ours) or "extern" for ``[m,k] @ weight`` with weights [n,k] ("nk") or [k,n] ("kn")."""
-    return "template" if _own_is_faster(m_hint, k, n, layout) else "extern"
 
 
 def _own_is_faster(m: int, k: int, n: int, layout: str) -> bool:

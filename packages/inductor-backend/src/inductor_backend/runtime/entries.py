@@ -24,6 +24,7 @@ from tracer_core.plugin_api import env
 
 #: Changes when the file format or the calling convention changes.
 FORMAT = b"tcso0001"
+_SLOTS = 1 << 20
 FOOTER = len(FORMAT) + 16 + 32  # format, processor digest, SHA-256
 
 
@@ -65,13 +66,14 @@ def _temporary() -> Path:
 
 
 @contextlib.contextmanager
-def one_builder(directory: Path, key: str) -> Iterator[None]:
+def one_builder(directory: Path, key: str, part: bool = False) -> Iterator[None]:
     """Processes that want the same entry at once wait for the first, then find it.
 
-    Only an optimisation (entries are atomic), so a file system without locks is no error.
+    part: the entry is a part of others, whose builders wait for it: it has locks of its own, or they would wait for
+    themselves. Only an optimisation (entries are atomic), so a file system without locks is no error.
     """
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    slot = int(key[:8], 16) % (1 << 20)  # one byte of the lock file a key: no file is left behind
+    slot = int(key[:8], 16) % _SLOTS + part * _SLOTS  # one byte of the lock file a key: no file is left behind
     try:
         with contextlib.suppress(OSError):
             _lock(descriptor, slot)

@@ -20,13 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from inductor_backend.runtime.entries import (
-    FOOTER,
-    FORMAT,
-    check_file,
-    one_builder,
-    write_entry,
-)
+from inductor_backend.runtime.entries import FOOTER, FORMAT, check_file, one_builder, write_entry
 from inductor_backend.runtime.toolchain import Toolchain, processor
 from tracer_core.plugin_api import BackendError
 
@@ -164,7 +158,7 @@ def _make(
 def _object(unit: Unit, path: Path | None, key: str, tools: Toolchain, directory: Path, label: str) -> bytes:
     if path is None:
         return _compile(unit, tools, directory, label)
-    with one_builder(directory, key):
+    with one_builder(directory, key, part=True):
         stored = _stored(path)  # another process may have been the first
         if stored is None:
             stored = _compile(unit, tools, directory, label)

@@ -82,22 +82,27 @@ struct Direct {
         }
     }
     void store(float* tile, int64_t m0, int64_t rows, int64_t n0, int64_t columns) const {
-        if (bias)
-            for (int64_t i = 0; i < rows; i++)
-                for (int64_t j = 0; j < columns; j++) tile[i * NC + j] += bias[m0 + i];
-        finish_rows(tile, rows, columns, nullptr, post);
+        for (int64_t i = 0; post && i < rows; i++) {
+            const float b = bias ? bias[m0 + i] : -0.0f;
+            float* line = tile + i * NC;
+#pragma omp simd
+            for (int64_t j = 0; j < columns; j++) line[j] += b;
+            post_line(post, line, columns);
+        }
         const int64_t pixels = g.pixels();
         for (int64_t at = 0; at < columns;) {
             const int64_t batch = (n0 + at) / pixels, pixel = (n0 + at) % pixels;
             const int64_t length = pixels - pixel < columns - at ? pixels - pixel : columns - at;
             for (int64_t i = 0; i < rows; i++) {
                 const int64_t to = (batch * N + m0 + i) * pixels + pixel;
-                const float* acc = tile + i * NC + at;
+                const float* __restrict__ acc = tile + i * NC + at;
+                const float b = bias && !post ? bias[m0 + i] : -0.0f;  // x + -0 is x
                 if (residual) {
 #pragma omp simd
-                    for (int64_t j = 0; j < length; j++) out[to + j] = acc[j] + residual[to + j];
+                    for (int64_t j = 0; j < length; j++) out[to + j] = acc[j] + b + residual[to + j];
                 } else {
-                    memcpy(out + to, acc, length * 4);
+#pragma omp simd
+                    for (int64_t j = 0; j < length; j++) out[to + j] = acc[j] + b;
                 }
             }
             at += length;
