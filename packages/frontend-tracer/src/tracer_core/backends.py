@@ -127,6 +127,10 @@ def registry() -> Registry:
     for entry in entry_points(group=bridges.GROUP):
         if not entry.value.startswith(bridges.OWN_ENTRY):
             found.append(_candidate(bridges.from_entry_point(entry), _distribution(entry)))
+    published = {candidate.name for candidate in found}
+    for entry, distribution, version in bridges.unpublished():
+        if entry.name not in published:
+            found.append(_candidate(bridges.from_entry_point(entry), (distribution, version)))
     table: dict[str, list[Candidate]] = {}
     for candidate in sorted(found, key=lambda one: one.origin):  # the same whatever the order of installation
         table.setdefault(candidate.name, []).append(candidate)

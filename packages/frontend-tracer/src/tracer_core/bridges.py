@@ -19,7 +19,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.eager_backend import DEVICES
@@ -38,6 +38,12 @@ GROUP = "torch_dynamo_backends"
 OWN_ENTRY = "tracer_core.bridges:"
 
 PREFIX = "tracer_"
+
+#: Distributions whose backend has no entry point (they register it with torch's compiler when they are imported):
+#: name of the backend -> (distribution, ``module:function``).
+WITHOUT_ENTRY_POINT = {
+    "torch_tensorrt": ("torch_tensorrt", "torch_tensorrt.dynamo.backend:torch_tensorrt_backend"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,17 @@ def from_entry_point(entry: EntryPoint) -> Backend:
     description = f"published for torch.compile as {entry.value}"
     name = entry.name if entry.name.replace("-", "_").isidentifier() else re.sub(r"\W+", "_", entry.name)
     return _torch_style_backend(name, TorchStyle(name, entry), description, available)
+
+
+def unpublished() -> list[tuple[EntryPoint, str, str]]:
+    """(entry point as it would be, distribution, version) of what is installed of `WITHOUT_ENTRY_POINT`."""
+    found = []
+    for name, (distribution, value) in WITHOUT_ENTRY_POINT.items():
+        try:
+            found.append((EntryPoint(name, value, GROUP), distribution, version(distribution)))
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 def _torch_style_backend(

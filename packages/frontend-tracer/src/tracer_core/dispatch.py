@@ -185,12 +185,29 @@ def compile_torch_graph(
     dataclass. Raises BackendError, BackendNotFoundError, OptionError.
     """
     config = build_config(backend=backend, mode=mode, options=options)
+    _take_symbols(gm, inputs, config.backend.name)
     needs_grad = torch.is_grad_enabled() and output_requires_grad(gm, inputs)
     specs = tuple(
         InputSpec(node.name, role_of(value), node.name)
         for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True)
     )
     return compile_graph(CapturedGraph(gm, specs, tuple(inputs), needs_grad, name), config)
+
+
+def _take_symbols(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: str) -> None:
+    """torch.compile hands out real tensors beside symbolic sizes; what is symbolic in a tensor's shape is in the fake
+    that it leaves on the placeholder. Raises BackendError where there is none: the sizes of one call would be taken for
+    those of all."""
+    if not any(isinstance(value, torch.SymInt) for value in inputs):
+        return
+    for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True):
+        if "val" in node.meta or torch_private.is_fake(value):
+            continue
+        found = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and not torch_private.is_fake(found):
+            reason = f"sizes are symbolic, but nothing says which are in the shape of the input {node.name}"
+            raise BackendError(backend, "lower", reason)
+        node.meta["val"] = value if found is None else found
 
 
 def _lowered(captured: CapturedGraph, config: CompileConfig) -> Lowered:
