@@ -1,4 +1,5 @@
-"""``python -m tests.opinfo --workers 16 --out sweep.jsonl [--ops add,sub] [--dtypes float32] [--samples 24] [--shard 0/4]``.
+"""``python -m tests.opinfo --workers 16 --out sweep.jsonl [--ops add,sub] [--dtypes float32] [--samples 24]
+[--shard 0/4] [--rows file]``.
 
 In: the command line. Out: one JSON line a row (operator, dtype), and a summary. What always holds: a row runs in a
 process of its own, which is killed when it takes too long; rows that the file has are not run again.
@@ -109,8 +110,20 @@ def chosen(options: argparse.Namespace) -> list[tuple[str, str]]:
         and (dtypes is None or dtype in dtypes)
         and plain[name] not in LEFT_OUT
     ]
+    if options.rows is not None:
+        found = listed(options.rows, found)
     number, count = map(int, options.shard.split("/"))
     return found[number::count]
+
+
+def listed(file: Path, known: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The rows of a file: ``operator,dtype`` a line, # before remarks. Raises ValueError for one that there is not."""
+    lines = [line.partition("#")[0].strip() for line in file.read_text().splitlines()]
+    wanted = [tuple(part.strip() for part in line.split(",")) for line in lines if line]
+    unknown = [row for row in wanted if row not in set(known)]
+    if unknown:
+        raise ValueError(f"{file}: no such rows: {unknown}")
+    return [row for row in known if row in set(wanted)]
 
 
 def main() -> int:
@@ -122,6 +135,9 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=24, help="samples of a row at most, 0 for all")
     parser.add_argument("--ops", default="", help="names, with commas between")
     parser.add_argument("--dtypes", default="")
+    parser.add_argument(
+        "--rows", type=Path, default=None, help="a file of rows to run: operator,dtype a line"
+    )
     parser.add_argument("--shard", default="0/1", help="this one of so many")
     options = parser.parse_args()
     todo, counts = chosen(options), Counter()

@@ -1,7 +1,8 @@
 """Where fakes say something else than the kernels about what an operator saves for its backward.
 
-In: an operator's fake arguments and its fake result. Out: the result as the kernel gives it. What always holds:
-only results that backward operators alone read are touched; `tests/aten/test_training.py` compares with the kernels.
+In: an operator's fake arguments and its fake result. Out: the result as the kernel gives it; LoweringUnsupported where
+fakes cannot tell. What always holds: only results that backward operators alone read are touched;
+`tests/aten/test_training.py` compares with the kernels.
 """
 
 from __future__ import annotations
@@ -88,6 +89,24 @@ def _seed_devices(dtype: torch.dtype, device: torch.device, places: tuple[int, .
         return [results[place].device for place in places]
 
 
+def _phases(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """The gradient through complex eigenvectors reads whether the loss depends on their phases, and raises then; on
+    fakes it does not look."""
+    vectors = args[2] if len(args) > 2 else True
+    if torch.is_grad_enabled() and args[0].is_complex() and vectors:
+        raise LoweringUnsupported(
+            "the gradient of complex eigenvectors looks at numbers, and raises for some"
+        )
+    return result
+
+
+def _sized_by_data(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """Fakes of torch 2.11 have the size that the operator gives for zeros."""
+    if not free_symbols(result[0]):
+        raise LoweringUnsupported("aten._unique gives as many numbers as its input has different ones")
+    return result
+
+
 CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
     aten.native_layer_norm.default: _statistics,
     aten.native_group_norm.default: _statistics,
@@ -100,6 +119,8 @@ CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
     aten._scaled_dot_product_efficient_attention.default: _seeds(
         aten._scaled_dot_product_efficient_attention.default
     ),
+    aten._linalg_eigh.default: _phases,
+    aten._unique.default: _sized_by_data,
     aten.mkldnn_rnn_layer.default: _workspace,
     aten.mkldnn_rnn_layer_backward.default: _in_float32,
 }

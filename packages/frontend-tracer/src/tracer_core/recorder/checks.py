@@ -20,7 +20,11 @@ def _running_extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | Non
 
 
 def _index_reduce(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    if len(args) < 4 or not all(isinstance(args[k], torch.Tensor) for k in (2, 3)) or type(args[1]) is not int:
+    if (
+        len(args) < 4
+        or not all(isinstance(args[k], torch.Tensor) for k in (2, 3))
+        or type(args[1]) is not int
+    ):
         return None
     index, source = args[2], args[3]
     along = source.shape[args[1]] if source.dim() else 1
@@ -40,12 +44,23 @@ def _diagonal_scatter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | No
 
 def _whole_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     dtype = args[0].dtype
-    return None if dtype.is_floating_point or dtype.is_complex else "kernels have it for floating and complex numbers only"
+    return (
+        None
+        if dtype.is_floating_point or dtype.is_complex
+        else "kernels have it for floating and complex numbers only"
+    )
+
+
+def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    operands = (*args[:2], *(kwargs[name] for name in ("self", "input", "exponent") if name in kwargs))
+    logical = all(getattr(one, "dtype", type(one)) in (torch.bool, bool) for one in operands)
+    return "kernels have no powers of truth values" if logical else None
 
 
 _CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
     "cummax": _running_extreme,
     "cummin": _running_extreme,
+    **dict.fromkeys(("pow", "pow_", "__pow__", "__ipow__", "__rpow__", "ipow"), _power),
     "diagonal_scatter": _diagonal_scatter,
     "index_select": _index_select,
     "index_reduce": _index_reduce,
@@ -63,7 +78,7 @@ def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: An
     if name in _STATISTICS:
         return "it writes running statistics; torch.nn.functional.batch_norm is captured"
     check = _CHECKS.get(name)
-    if check is not None and args and isinstance(args[0], torch.Tensor):
+    if check is not None and args and (isinstance(args[0], torch.Tensor) or check is _power):
         return check(args, kwargs)
     out = kwargs.get("out")
     if out is None:

@@ -27,7 +27,7 @@ _BY_NAME: dict[str, str] = {
     ),
     "__bool__": "data_dependent_branch",
     **dict.fromkeys(("as_subclass", "_make_subclass", "_make_wrapper_subclass"), "tensor_subclass"),
-    **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique2"),
+    **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique", "_unique2"),
                     "data_dependent_shape"),
     **dict.fromkeys(
         ("resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_",
