@@ -25,6 +25,7 @@ from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.lower import Ending, Lowering, Request
 from tracer_core.aten.outputs import Layout, OutputPlan, restride
+from tracer_core.aten.record import memory_order
 from tracer_core.plugin_api import InputSpec
 
 #: Operators that run autograd inside a graph: what they differentiated is gone afterwards, as in eager.
@@ -155,7 +156,7 @@ class JointLowering(Lowering):
                 continue
             with torch.no_grad():
                 # Not recorded: the recorder is not entered inside the mode's own kernels.
-                tangent = torch_private.fake_like(value)
+                tangent = torch_private.fake_like(value, strides=_tangent_strides(value))
             self.recorder.add_input(f"tangent_{index}", tangent)
             tangents.append(tangent)
         return tangents
@@ -199,3 +200,15 @@ class JointLowering(Lowering):
             value = restride(value, like)
         node: torch.fx.Node = self.recorder.node_of(value)
         return node
+
+
+def _tangent_strides(output: torch.Tensor) -> tuple[Any, ...]:
+    """How a tangent lies in memory (`training._fit` sees to it): as the output, without gaps and repetitions."""
+    if Layout.of(output).dense:
+        return tuple(output.stride())
+    strides: list[Any] = [1] * output.dim()
+    step: Any = 1
+    for dim in reversed(memory_order(output)):
+        strides[dim] = step
+        step = step * output.shape[dim]
+    return tuple(strides)
