@@ -164,7 +164,8 @@ def _cotangents(result: Any) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(7)
     ends = (leaf for leaf in tensors(result) if leaf.requires_grad)
     return [
-        torch.rand(end.shape, generator=generator, dtype=torch.float32).bfloat16().to(end.dtype) for end in ends
+        torch.rand(end.shape, generator=generator, dtype=torch.float32).bfloat16().to(end.dtype)
+        for end in ends
     ]
 
 

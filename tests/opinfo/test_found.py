@@ -167,3 +167,78 @@ def test_strides_that_kernels_give():
     assert same(torch.angle, torch.randn(4, 6, dtype=torch.complex64).t()) is None
     rows, row = torch.rand(1, 5).expand(5, 5), torch.rand(5)
     assert same(lambda x, y: (x.diagonal_scatter(y), x.select_scatter(y, 0, 1)), rows, row) is None
+    wide = torch.randn(2, 4, 3).permute(2, 1, 0)
+    assert same(lambda m, s: (torch.normal(m, s) * 0, torch.normal(m, 1.0) * 0), wide, wide.exp()) is None
+    assert same(lambda g: torch.ops.aten.native_dropout_backward(g, g > 0, 2.0), wide) is None
+    last = torch.rand(1, 2, 2, 4).to(memory_format=torch.channels_last)
+    place = torch.arange(8).reshape(1, 1, 2, 4).expand(1, 2, 2, 4).to(memory_format=torch.channels_last)
+    unpool = torch.nn.functional.max_unpool2d
+    assert same(lambda x, i: unpool(x, i, 3, (2, 1), output_size=(5, 6)), last, place) is None
+
+
+def gradients(program, *inputs):
+    """Those of the sum of squares, eager's and ours, for inputs made anew by functions."""
+    sides = []
+    for run in (program, tracer_core.compile(program, backend="inductor")):
+        given = [make().requires_grad_() for make in inputs]
+        result = run(*given)
+        weight = torch.rand(result.shape, generator=torch.Generator().manual_seed(1)).to(result.dtype)
+        sides.append(torch.autograd.grad(result, given, weight))
+    torch.testing.assert_close(sides[1], sides[0])
+
+
+@pytest.mark.parametrize("name", ["select_scatter", "slice_scatter"])
+def test_gradient_of_a_result_with_gaps(name):
+    """The backward graph read the tangent with the gaps of the result, which it does not have."""
+    wide, part = torch.rand(5, 5, 5, 2), torch.rand(5, 5) if name == "select_scatter" else torch.rand(5, 1, 5)
+    more = (1, 2) if name == "select_scatter" else (1, 2, 3)
+    gradients(lambda x, y: getattr(torch, name)(x, y, *more), lambda: wide[..., 0].detach(), part.clone)
+
+
+def test_gradients_that_fakes_misjudge():
+    """Sizes that depend on numbers (index_fill), and what operators keep for their backward."""
+    index, bags = torch.tensor([0, 2, 4]), torch.tensor([0, 2])
+    gradients(lambda x, v: x.index_fill(0, index, v), lambda: torch.ones(5, 5), lambda: torch.tensor(2.0))
+    table, scale = torch.rand(10, 5).bfloat16(), torch.rand(3).bfloat16()
+    embed = torch.nn.functional.embedding_bag
+    gradients(lambda w, s: embed(index, w, bags, mode="sum", per_sample_weights=s), table.clone, scale.clone)
+    rows = torch.rand(2, 4, 3, 8, dtype=torch.float64)
+    gradients(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q), rows.clone)
+
+
+def test_gradient_of_complex_eigenvectors_looks_at_their_phases():
+    def run(x):
+        values, vectors = torch.linalg.eigh(x + x.mH)
+        return values.sum() + vectors.real.sum() + vectors.imag.sum()
+
+    for program in (run, tracer_core.compile(run, backend="inductor")):
+        x = torch.randn(4, 4, dtype=torch.complex64, requires_grad=True)
+        with pytest.raises(RuntimeError, match="specified up to multiplication"):
+            program(x).backward()
+
+
+def test_what_kernels_refuse():
+    functional, nothing = torch.nn.functional, torch.rand(0)
+    assert same(lambda x: x**x, torch.tensor([True, False])) is NotImplementedError
+    assert same(lambda x: True**x, torch.tensor([True, False])) is NotImplementedError
+    image = torch.rand(0, 5, 5)
+    assert same(lambda x, v: functional.batch_norm(x, None, None, v, v, True), image, nothing) is IndexError
+    assert (
+        same(lambda x: functional.avg_pool3d(x, 2, divisor_override=0), torch.rand(3, 3, 3, 3))
+        is RuntimeError
+    )
+    assert same(lambda w, i: functional.embedding(i, w), torch.rand(0, 5), torch.tensor(0)) is RuntimeError
+    assert same(lambda w, i: w.index_select(0, i) + 1, torch.rand(0, 5), torch.tensor([0])) is RuntimeError
+    one, two = torch.tensor(1.0), torch.tensor(2.0)
+    assert same(lambda x, y: x.select_scatter(y, 0, 0), one, two) is IndexError
+    assert same(lambda x, y: x.slice_scatter(y, 0, 1), one, two) is IndexError
+    assert same(lambda x, y: x.select_scatter(y, 0, 7), torch.rand(3), two) is IndexError
+    assert same(lambda x, y: x.slice_scatter(y, 0, 1, 2), torch.rand(3), torch.rand(2)) is RuntimeError
+
+
+def test_a_convolution_with_one_stride_for_both_dimensions():
+    def run(x, w, b):
+        return torch.nn.functional.conv2d(x, w, b, stride=2, padding="valid")
+
+    assert same(run, torch.rand(1, 4, 5, 5), torch.rand(1, 4, 2, 3), torch.rand(1)) is None
+    gradients(run, torch.rand(1, 4, 5, 5).clone, torch.rand(1, 4, 2, 3).clone, torch.rand(1).clone)

@@ -89,6 +89,27 @@ def _seed_devices(dtype: torch.dtype, device: torch.device, places: tuple[int, .
         return [results[place].device for place in places]
 
 
+def _logarithms(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """An attention of float64 keeps its logarithms in float64 (fakes of torch 2.11 have float32)."""
+    if args[0].dtype is not torch.float64 or result[1].dtype is torch.float64:
+        return result
+    return (result[0], torch_private.fake_like(result[1], torch.float64))
+
+
+def _bags(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """Sums of bags of bfloat16 rows are found without the bag of each position (fakes know that of the other dtypes)."""
+    weight, _, offsets, _, kind, _, scale, _, padding = (
+        *args,
+        *(False, 0, False, None, False, -1)[len(args) - 3 :],
+    )
+    plain = weight.dtype is torch.bfloat16 and weight.device.type == "cpu" and kind == 0 and padding < 0
+    if not plain or weight.stride(1) != 1 or (scale is not None and scale.stride(0) != 1):
+        return result
+    with torch_private.outside_modes():
+        empty = torch.empty(0, dtype=offsets.dtype)
+    return (result[0], torch_private.fake_like(torch_private.to_fake(mode, empty)), *result[2:])
+
+
 def _phases(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     """The gradient through complex eigenvectors reads whether the loss depends on their phases, and raises then; on
     fakes it does not look."""
@@ -119,6 +140,9 @@ CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
     aten._scaled_dot_product_efficient_attention.default: _seeds(
         aten._scaled_dot_product_efficient_attention.default
     ),
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _logarithms,
+    aten._embedding_bag.default: _bags,
+    aten._embedding_bag_forward_only.default: _bags,
     aten._linalg_eigh.default: _phases,
     aten._unique.default: _sized_by_data,
     aten.mkldnn_rnn_layer.default: _workspace,

@@ -42,6 +42,13 @@ SILENT_WRITES = {
 CHECKS = frozenset({aten._assert_tensor_metadata.default})
 
 
+#: Operators whose lists have a number for each dimension of an image, or one for all: the image, the lists.
+ONE_FOR_ALL = {
+    aten.convolution.default: (0, (3, 4, 5, 7)),
+    aten.convolution_backward.default: (1, (4, 5, 6, 8)),
+}
+
+
 class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The recording mode (mutable). Enter it inside the FakeTensorMode of the inputs.
 
@@ -167,6 +174,8 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             statistics, training = SILENT_WRITES[func]
             if args[statistics] is not None and args[training]:
                 raise LoweringUnsupported(f"{func} writes its running statistics unseen", self.frame)
+        if func in ONE_FOR_ALL:
+            args = _for_each_dimension(args, *ONE_FOR_ALL[func])
         fake_args = map_aggregate(args, self._as_fake)
         fake_kwargs = map_aggregate(kwargs, self._as_fake)
         result = func(*fake_args, **fake_kwargs)
@@ -208,6 +217,14 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Tensor) and not torch_private.is_fake(value):
             return self.constant(value)
         return value
+
+
+def _for_each_dimension(args: tuple[Any, ...], image: int, lists: tuple[int, ...]) -> tuple[Any, ...]:
+    """The arguments with a number for each dimension of the image: graphs say it in one way."""
+    count = args[image].dim() - 2
+    return tuple(
+        [*one] * count if place in lists and len(one) == 1 else one for place, one in enumerate(args)
+    )
 
 
 def memory_order(tensor: torch.Tensor) -> list[int]:

@@ -13,6 +13,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 
+def _is_zero(size: Any) -> bool:
+    return type(size) is int and size == 0
+
+
 def _running_extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     value, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim")
     wrong = type(dim) is int and value.dim() == 0 and dim not in (-1, 0)
@@ -33,13 +37,69 @@ def _index_reduce(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 def _index_select(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     index = args[2] if len(args) > 2 else kwargs.get("index")
-    wrong = isinstance(index, torch.Tensor) and args[0].dim() == 0 and index.numel() != 1
-    return "a number is selected from by one position" if wrong else None
+    if not isinstance(index, torch.Tensor):
+        return None
+    if args[0].dim() == 0:
+        return "a number is selected from by one position" if index.numel() != 1 else None
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    nothing = type(dim) is int and -args[0].dim() <= dim < args[0].dim() and _is_zero(args[0].shape[dim])
+    return "nothing is selected from" if nothing and index.numel() else None
 
 
-def _diagonal_scatter(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    gaps = args[0].requires_grad and not args[0].is_contiguous()
-    return "under autograd its result has other strides than without" if gaps else None
+def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    weight = args[1] if len(args) > 1 else kwargs.get("weight")
+    nothing = isinstance(weight, torch.Tensor) and weight.dim() > 0 and _is_zero(weight.shape[0])
+    return "a table without rows" if nothing and args[0].numel() else None
+
+
+def _scatter_into(
+    view: Callable[..., torch.Tensor],
+) -> Callable[[tuple[Any, ...], dict[str, Any]], str | None]:
+    """Of ``x.select_scatter(source, ...)``, which writes `source` into ``view(x, ...)``."""
+
+    def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        value, *rest = args
+        named = dict(kwargs)
+        source = rest.pop(0) if rest else named.pop("src", None)
+        if view is torch.diagonal and value.requires_grad and not value.is_contiguous():
+            return "under autograd its result has other strides than without"
+        try:
+            with torch.no_grad():
+                part = view(value, *rest, **named)
+        except (IndexError, RuntimeError, TypeError):
+            return "it has no such part to write to"
+        fits = isinstance(source, torch.Tensor) and tuple(part.shape) == tuple(source.shape)
+        return None if fits else "what is written has other sizes than the part that it is written to"
+
+    return check
+
+
+def _select(value: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
+    size = value.shape[dim]
+    if (
+        type(index) is int and type(size) is int and not -size <= index < size
+    ):  # fakes of torch 2.11 do not look
+        raise IndexError
+    return value.select(dim, index)
+
+
+def _slice(
+    value: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> torch.Tensor:
+    return torch.ops.aten.slice.Tensor(value, dim, start, end, step)  # type: ignore[no-any-return]
+
+
+def _average(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    divisor = args[6] if len(args) > 6 else kwargs.get("divisor_override")
+    return "a divisor of zero" if type(divisor) is int and divisor == 0 else None
+
+
+def _normalization(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    value = args[0]
+    channels = value.shape[1] if value.dim() > 1 else None
+    vectors = [one for one in (*args[1:], *kwargs.values()) if isinstance(one, torch.Tensor)]
+    fit = all(one.numel() == channels for one in vectors)
+    return None if fit else "its vectors have another size than there are channels"
 
 
 def _whole_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -61,7 +121,13 @@ _CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
     "cummax": _running_extreme,
     "cummin": _running_extreme,
     **dict.fromkeys(("pow", "pow_", "__pow__", "__ipow__", "__rpow__", "ipow"), _power),
-    "diagonal_scatter": _diagonal_scatter,
+    "avg_pool2d": _average,
+    "avg_pool3d": _average,
+    "batch_norm": _normalization,
+    "diagonal_scatter": _scatter_into(torch.diagonal),
+    "select_scatter": _scatter_into(_select),
+    "slice_scatter": _scatter_into(_slice),
+    "embedding": _embedding,
     "index_select": _index_select,
     "index_reduce": _index_reduce,
     "index_reduce_": _index_reduce,

@@ -42,6 +42,19 @@ def _batch_norm(args: tuple[Any, ...]) -> torch.Tensor | None:
     return torch.empty_like(value, memory_format=torch_private.suggested_memory_format(value))
 
 
+def _unpooled(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Contiguous, or channels last as the input."""
+    value, _, sizes = args[:3]
+    made = torch.empty((*value.shape[:-2], *sizes), device="meta")
+    return made.contiguous(memory_format=torch_private.suggested_memory_format(_meta(value)))
+
+
+def _drawn(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Contiguous, whatever the mean and the deviation are."""
+    shapes = [arg.shape for arg in args[:2] if isinstance(arg, torch.Tensor)]
+    return torch.empty(torch.broadcast_shapes(*shapes), device="meta")
+
+
 def _angle(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Contiguous for complex numbers, whatever the input is."""
     return torch.empty(args[0].shape, device="meta") if args[0].dtype.is_complex else None
@@ -77,10 +90,12 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
     for rule, operators in {
         _elementwise: (
             aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default, aten.copysign.Tensor,
-            aten.floor_divide.default, aten.div.Tensor_mode,
+            aten.floor_divide.default, aten.div.Tensor_mode, aten.native_dropout_backward.default,
         ),
         _ldexp: (aten.ldexp.Tensor,),
         _angle: (aten.angle.default,),
+        _unpooled: (aten.max_unpool2d.default,),
+        _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
         _half_spectrum: (aten._fft_r2c.default,),
         _scattered: (
             aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default,
