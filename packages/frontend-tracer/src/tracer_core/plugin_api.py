@@ -231,7 +231,8 @@ class Backend:
     are needed. partition: for `Training.JOINT`, ``(joint) -> names``: gets the joint graph, a GraphModule that
     returns (outputs of the forward, gradients) and whose nodes have ``meta["phase"]`` ``"forward"`` or
     ``"backward"``, and names the forward nodes whose values are saved for the backward; the rest is computed
-    again. params: ``"inputs"``, or ``"constants"``: where the user sets its option ``freeze``, graphs for inference
+    again. fuses: chains of pointwise operators become one kernel, so the outputs of normalisations are computed again
+    by backward graphs rather than saved. params: ``"inputs"``, or ``"constants"``: where the user sets its option ``freeze``, graphs for inference
     are compiled with `CompileSpec.constants`. modes: mode name -> what it means here.
     shapes: ``"static"`` or ``"symbolic"``. numbers: ``"inputs"``: numbers of the program that change from call to
     call are inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they always are), ``"constants"``: they are
@@ -256,6 +257,7 @@ class Backend:
     keep_ops: frozenset[str] = frozenset()
     training: Training = Training.INFERENCE_ONLY
     partition: Lazy | None = None
+    fuses: bool = False
     params: str = "inputs"
     modes: Mapping[str, str] = field(default_factory=lambda: DEFAULT_MODES)
     shapes: str = "static"

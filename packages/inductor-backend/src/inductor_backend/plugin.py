@@ -17,6 +17,7 @@ BACKEND = Backend(
     ir="aten",
     decompositions="inductor_backend.decompositions:decompositions",
     training=Training.FORWARD_BACKWARD,
+    fuses=True,
     shapes="symbolic",
     numbers="inputs",
     data_sizes="symbols",

@@ -8,7 +8,8 @@ How: which values to save so that the backward can compute all the others again 
 (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, for recomputation; the cut as in "Min-Cut
 Rematerialization", PyTorch's developers' forum, 2022): a value's capacity is its bytes, and what may not be
 computed again hangs on the source. By default only views and pointwise operators are computed again; a budget
-below 1 lets costlier operators be computed again too, cheapest by byte first, until the saved bytes fit.
+below 1 lets costlier operators be computed again too, cheapest by byte first, until the saved bytes fit. For backends
+that fuse, the outputs of normalisations are computed again from their inputs and statistics (see `normalized`).
 
 What always holds: random operators and nodes of the backward itself are never computed twice; values that
 share memory are saved once, and their views are made again; dropout's masks are saved as bools; an input that the
@@ -28,6 +29,8 @@ from tracer_core.aten.attention_seeds import without_seeds
 from tracer_core.aten.cleanup import remove_dead_nodes
 from tracer_core.aten.compact import as_bits, is_bits, packed, unpacked
 from tracer_core.aten.joint import Joint
+from tracer_core.aten.minimum_cut import FlowGraph
+from tracer_core.aten.normalized import Formula, formulas
 from tracer_core.aten.owners import Owners, clone
 from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
 
@@ -82,16 +85,18 @@ def is_size(node: Node) -> bool:
 
 class Partitioner:
     """One cut (mutable). budget: the part of the default's saved bytes that may be saved, 0 to 1. choose: for backends
-    that cut themselves, see `Backend.partition`."""
+    that cut themselves, see `Backend.partition`. fuses: see `Backend.fuses`."""
 
     def __init__(
         self,
         joint: Joint,
         budget: float,
         choose: Callable[[torch.fx.GraphModule], Iterable[str]] | None = None,
+        fuses: bool = False,
     ) -> None:
         self.joint, self.budget, self.choose = joint, budget, choose
         without_seeds(joint.graph)
+        self.formulas: dict[Node, Formula] = formulas(joint.forward) if fuses and choose is None else {}
         self.forward = set(joint.forward)
         self.placeholders = [node for node in joint.forward if node.op == "placeholder"]
         self.mutated = {self.placeholders[index] for index in joint.mutations}
@@ -207,26 +212,29 @@ class Partitioner:
         tags = getattr(node.target, "tags", ())
         return (torch.Tag.pointwise in tags or node.target in CHEAP) and not _random(node)
 
+    def _sources(self, node: Node) -> list[Node]:
+        """What a node is computed from, if it is computed again."""
+        formula = self.formulas.get(node)
+        return node.all_input_nodes if formula is None else formula.sources
+
     def _cut(self, needed: Sequence[Node], costly: frozenset[Node]) -> list[Node]:
         """The values to save, in order: a minimum cut between what is there and what is needed."""
-        import networkx  # heavy: only training needs it
-
         def again(node: Node) -> bool:
             if node.op == "placeholder" or is_size(node):
                 return False
+            if node in self.formulas:
+                return True
             if node.target is operator.getitem and not self.owners.is_view(node):
                 source = node.args[0]
                 return isinstance(source, Node) and source in costly
             return node in costly or self._cheap(node)
 
         # Multi-output operators have no value of their own: their items hang on their inputs.
-        graph: Any = networkx.DiGraph()
-        graph.add_node("source")
-        graph.add_node("sink")
+        graph = FlowGraph()
         count = len(self.order)
         waiting, seen = list(needed), set()
         for node in needed:
-            graph.add_edge((node, "out"), "sink")
+            graph.edge((node, "out"), "sink")
         while waiting:
             node = waiting.pop()
             if node in seen:
@@ -234,24 +242,22 @@ class Partitioner:
             seen.add(node)
             value = node.meta["val"]
             if self.owners.of(node) is not node or not isinstance(value, torch.Tensor):
-                graph.add_edge((node, "in"), (node, "out"))  # never saved: a view, or several values
+                graph.edge((node, "in"), (node, "out"))  # never saved: a view, or several values
             else:
                 # Among equal cuts the one nearest to the backward, which computes least again.
                 bias = 1 + count - self.order[node]
                 size = _stored_bytes(node) if node.op != "placeholder" or node in self.mutated else 0
-                graph.add_edge((node, "in"), (node, "out"), capacity=size * 4 * count + bias)
+                graph.edge((node, "in"), (node, "out"), size * 4 * count + bias)
             if not again(node):
-                graph.add_edge("source", (node, "in"))
+                graph.edge("source", (node, "in"))
                 continue
-            sources = [source for source in node.all_input_nodes if not is_size(source)]
+            sources = [source for source in self._sources(node) if not is_size(source)]
             for source in sources:
-                graph.add_edge((source, "out"), (node, "in"))
+                graph.edge((source, "out"), (node, "in"))
             waiting += sources
         if not needed:
             return []
-        _, (reached, _) = networkx.minimum_cut(
-            graph, "source", "sink", flow_func=networkx.algorithms.flow.boykov_kolmogorov
-        )
+        reached = graph.before_cut("source", "sink")
         cut = [node for node in seen if (node, "in") in reached and (node, "out") not in reached]
         return sorted(cut, key=self.order.__getitem__)
 
@@ -370,16 +376,15 @@ class Partitioner:
             waiting = [node]
             while waiting:
                 top = waiting[-1]
-                missing = [
-                    source for source in top.all_input_nodes if source not in made and not is_size(source)
-                ]
+                missing = [s for s in self._sources(top) if s not in made and not is_size(s)]
                 if top in made:
                     waiting.pop()
                 elif missing:
                     waiting += missing
                 else:
                     waiting.pop()
-                    made[top] = graph.node_copy(top, argument)
+                    formula = self.formulas.get(top)
+                    made[top] = formula.emit(graph, argument) if formula else graph.node_copy(top, argument)
             return made[node]
 
         def argument(node: Node) -> Any:

@@ -57,7 +57,7 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
     budget = getattr(request.options, "memory_budget", 1.0)
     choose = resolve(request.backend.partition)
     try:
-        split = Partitioner(joint, budget, choose).split()
+        split = Partitioner(joint, budget, choose, request.backend.fuses).split()
     except Exception as error:
         if choose is None:
             raise
@@ -165,7 +165,7 @@ class LazyRunner:
     """A runner that is compiled at its first call (mutable: it remembers it)."""
 
     def __init__(self, compile_now: Callable[[], Runner]) -> None:
-        self._compile = compile_now
+        self._compile: Callable[[], Runner] | None = compile_now
         self._lock = threading.Lock()
         self._runner: Runner | None = None
 
@@ -174,7 +174,9 @@ class LazyRunner:
         if runner is None:
             with self._lock:
                 if self._runner is None:
+                    assert self._compile is not None
                     self._runner = self._compile()
+                    self._compile = None  # with the graphs that it holds
                 runner = self._runner
         return runner(inputs)
 
@@ -205,14 +207,14 @@ def training_runner(
 
 def _in_parts(graphs: TrainingGraphs, compile_backward: Callable[[Lowered], Runner]) -> Backward:
     """The backward graph, for those who cut it."""
-    inputs = graphs.backward.spec.inputs
+    inputs, whole = graphs.backward.spec.inputs, graphs.request  # not the joint graph, which is done with
 
     def compile_part(part: Part, number: int) -> Runner:
         specs = tuple(
             inputs[at] if at < len(inputs) else InputSpec(node.name, Role.SAVED_ACTIVATION, node.name)
             for at, node in zip(part.takes, part.graph.find_nodes(op="placeholder"), strict=True)
         )
-        request = replace(graphs.request, name=f"{graphs.request.name}_part_{number}")
+        request = replace(whole, name=f"{whole.name}_part_{number}")
         return compile_backward(_lowered(part.graph, specs, (), request))
 
     return Backward(graphs.backward.graph.graph, graphs.split.gradients, compile_part)

@@ -20,6 +20,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     scan,
     scatter,
     special,
+    strided_memory,
     updates,
     views,
 )

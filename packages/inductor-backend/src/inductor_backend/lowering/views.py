@@ -7,7 +7,7 @@ In: graph nodes of view operators. Out: `Ref`s. What always holds: no loop node 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -148,22 +148,41 @@ def unbind(ctx: Lowering, x: Ref, dim: int = 0) -> tuple[Ref, ...]:
 def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = None) -> Ref:
     """Strides count in the memory that eager's `x` has, whatever ours is: where that is dense, its elements in
     the order of eager's memory are what they count in."""
-    value = ctx.node.args[0].meta["val"]  # type: ignore[union-attr]
-    order = _memory_order(ctx, value)
-    start = 0 if offset is None else simplify(ctx.sizes.expr(offset) - ctx.sizes.expr(value.storage_offset()))
-    position = Index(start)
-    new, last = variables(ctx.shape()), start
-    for index, size, stride in zip(new, ctx.shape(), strides, strict=True):
-        position = position + index * ctx.sizes.expr(stride)
-        last = last + (size - 1) * ctx.sizes.expr(stride)
-    whole = ctx.sizes.expr(value.numel() * value.itemsize) == ctx.sizes.expr(value.untyped_storage().nbytes())
-    inside = isinstance(last, int) and isinstance(start, int) and isinstance(product(x.sizes), int)
-    if order is None or not (whole or (inside and start >= 0 and last < product(x.sizes))):
+    memory = flat_memory(ctx, x, ctx.shape(), strides, offset)
+    if memory is None:
         raise unsupported(
             "lower", "as_strided of a tensor that is not dense, or beyond its elements", ctx.node
         )
-    flat = x.permute(order).reshape((product(x.sizes),))
-    return flat.remap(ctx.shape(), [position])
+    flat, _, place = memory
+    return flat.remap(ctx.shape(), [place(variables(ctx.shape()))])
+
+
+def flat_memory(
+    ctx: Lowering, x: Ref, sizes: Sequence[Expr], strides: Any, offset: Any
+) -> tuple[Ref, list[int], Callable[[Sequence[Index]], Index]] | None:
+    """For an operator that sees the memory of its first argument x as (sizes, strides, offset): x in the order of eager's
+    memory as one row, the dimensions in that order, and where in the row an element lies. None where x is not dense in
+    eager, or where the view goes beyond its elements."""
+    value = ctx.node.args[0].meta["val"]  # type: ignore[union-attr]
+    order = _memory_order(ctx, value)
+    steps = ctx.sizes.exprs(strides)
+    start = 0 if offset is None else simplify(ctx.sizes.expr(offset) - ctx.sizes.expr(value.storage_offset()))
+    last = start
+    for size, step in zip(sizes, steps, strict=True):
+        last = last + (size - 1) * step
+    total = product(x.sizes)
+    whole = ctx.sizes.expr(value.numel() * value.itemsize) == ctx.sizes.expr(value.untyped_storage().nbytes())
+    inside = isinstance(last, int) and isinstance(start, int) and isinstance(total, int)
+    if order is None or not (whole or (inside and start >= 0 and last < total)):
+        return None
+
+    def place(at: Sequence[Index]) -> Index:
+        position = Index(start)
+        for index, step in zip(at, steps, strict=True):
+            position = position + index * step
+        return position
+
+    return x.permute(order).reshape((total,)), order, place
 
 
 def _memory_order(ctx: Lowering, value: torch.Tensor) -> list[int] | None:

@@ -1,0 +1,46 @@
+"""Minimum cuts: against all cuts of small graphs."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from tracer_core.aten.minimum_cut import FlowGraph
+
+
+def random_edges(seed: int) -> dict[tuple[object, object], int | None]:
+    random_numbers = random.Random(seed)
+    names = ["source", *range(random_numbers.randint(1, 7)), "sink"]
+    found: dict[tuple[object, object], int | None] = {}
+    for _ in range(random_numbers.randint(1, 24)):
+        start, stop = random_numbers.sample(names, 2)
+        found[start, stop] = None if random_numbers.random() < 0.2 else random_numbers.randint(0, 9)
+    return found
+
+
+def capacity_of(edges: dict[tuple[object, object], int | None], before: set[object]) -> float:
+    crossing = [room for (a, b), room in edges.items() if a in before and b not in before]
+    return sum(float("inf") if room is None else room for room in crossing)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_cut_is_smaller_and_none_as_small_is_nearer_to_the_sink(seed):
+    edges = random_edges(seed)
+    graph = FlowGraph()
+    for (start, stop), room in edges.items():
+        graph.edge(start, stop, room)
+    inner = {one for edge in edges for one in edge} - {"source", "sink"}
+    sides = [
+        {"source", *some} for count in range(len(inner) + 1) for some in itertools.combinations(inner, count)
+    ]
+    least = min(capacity_of(edges, side) for side in sides)
+    if least == float("inf"):
+        with pytest.raises(ValueError, match="no cut is finite"):
+            graph.before_cut("source", "sink")
+        return
+    found = graph.before_cut("source", "sink")
+    assert capacity_of(edges, found | {"source"}) == least
+    largest = max(len(side) for side in sides if capacity_of(edges, side) == least)
+    assert len(found | {"source"}) == largest
