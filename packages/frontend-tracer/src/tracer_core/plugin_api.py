@@ -232,8 +232,8 @@ class Backend:
     returns (outputs of the forward, gradients) and whose nodes have ``meta["phase"]`` ``"forward"`` or
     ``"backward"``, and names the forward nodes whose values are saved for the backward; the rest is computed
     again. fuses: chains of pointwise operators become one kernel, so the outputs of normalisations are computed again
-    by backward graphs rather than saved. params: ``"inputs"``, or ``"constants"``: where the user sets its option ``freeze``, graphs for inference
-    are compiled with `CompileSpec.constants`. modes: mode name -> what it means here.
+    by backward graphs rather than saved. params: ``"inputs"``, or ``"constants"``: where the user sets its option
+    ``freeze``, graphs for inference are compiled with `CompileSpec.constants`. modes: mode name -> what it means here.
     shapes: ``"static"`` or ``"symbolic"``. numbers: ``"inputs"``: numbers of the program that change from call to
     call are inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they always are), ``"constants"``: they are
     guarded by value. data_sizes: ``"symbols"``: sizes that depend on data (nonzero, masks, ``.item()``) are symbols, which
