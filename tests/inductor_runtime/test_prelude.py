@@ -196,6 +196,8 @@ def test_activations_are_at_least_as_near_as_eager(functions: Library, name: str
     error, eagers = ((y.double() - truth).abs()[finite] for y in (got, eager))
     scale = truth.abs()[finite].clamp(min=1e-3)
     assert (error / scale).max() <= max(3e-7, 1.5 * (eagers / scale).max().item())
+    # Eager's own may be coarse (of gelu 1e-3 at -3.5), so beside the argument too.
+    assert (error / torch.maximum(truth.abs(), x.abs().double())[finite].clamp(min=1e-30)).max() <= 4e-7
     assert torch.equal(got.isnan(), eager.isnan()) and not got[finite].isnan().any()
 
 

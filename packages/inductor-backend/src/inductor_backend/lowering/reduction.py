@@ -178,7 +178,9 @@ def softmax(ctx: Lowering, x: Ref, dim: int, *unused: Any, **also_unused: Any) -
     (total,) = ctx.reduction("sum", powers.at, sizes, dims, dtype, label="softmax")
 
     def body(at: Sequence[Index]) -> Value:
-        value = make("div", powers.at(at), total.at(broadcast(at, total.sizes)))
+        # A division an element would be a third of a row's time. The sum is NaN or from 1 to the row's length.
+        share = make("div", const(1, dtype), total.at(broadcast(at, total.sizes)))
+        value = make("mul", powers.at(at), share)
         if not safe:
             return value
         empty = make("eq", greatest.at(broadcast(at, greatest.sizes)), const(float("-inf"), dtype))

@@ -21,7 +21,7 @@ from inductor_backend.codegen.cpp.expressions import (
     constant_text,
     memory_type,
 )
-from inductor_backend.codegen.cpp.loops import COLUMN_TILE, LoopNest, walk
+from inductor_backend.codegen.cpp.loops import COLUMN_TILE, WIDEST_TILE, LoopNest, walk
 from inductor_backend.codegen.cpp.ordered import SCANNERS, Scanner, combined
 from inductor_backend.codegen.cpp.reducers import BLOCK, REDUCERS, Reducer, column_reducer
 from inductor_backend.codegen.cpp.streaming import streamed_buffers
@@ -37,6 +37,13 @@ from inductor_backend.size_vars import SizeVars
 
 #: Work (rough scalar instructions) from which a parallel region pays.
 PARALLEL_WORK = 120_000
+
+#: The same for loops in vectors: several times as fast, so as much more work. Threads are asked from about 5 us on
+#: (an addition of 68,000 elements); a parallel region takes 1 to 3.
+VECTOR_WORK = 480_000
+
+#: Cost of an element up to which a column kernel adds up that many points of its rows at a time.
+COLUMN_POINTS = ((10, 8), (30, 4))
 
 #: Constants up to this size stay in the text; larger ones become arguments.
 LITERAL = 8
@@ -77,6 +84,10 @@ class KernelWriter:
         self.rows, self.inner = self._split()
         self.variables = self._name_loops()
         self.counter = 0
+        self.in_vectors = False
+        # A kernel that comes back to its tile must find it in the cache.
+        once = sum(bool(phase.loop) for phase in body.phases) == 1
+        self.widest = WIDEST_TILE if once else COLUMN_TILE
 
     # loops and sizes -----------------------------------------------------------------------------
 
@@ -245,8 +256,9 @@ class KernelWriter:
         # A clone for a short row of constant length adds its lanes up one by one: 3 to 17 times slower.
         row = bool(self.nest.reduced) and self.nest.column is None
         kept = "noinline, noclone" if row else "noinline"
+        width = "int64_t width, " if self.nest.column is not None else ""
         head.line(
-            f"static __attribute__(({kept})) void {NAME}_range(int64_t begin, int64_t end, {parameters}) {{"
+            f"static __attribute__(({kept})) void {NAME}_range(int64_t begin, int64_t end, {width}{parameters}) {{"
         )
         head.lines += self.out.lines
         head.line("}")
@@ -265,14 +277,20 @@ class KernelWriter:
     def _dispatch(self, out: CodeWriter, parameters: str, names: str) -> None:
         """The function that shares the range among threads."""
         sizes = " * ".join(f"n{k}" for k in range(len(self.nest.sizes))) or "1"
+        column = self.nest.column
+        most = max((PARALLEL_WORK if not self.in_vectors else VECTOR_WORK) // self._cost(), 1)
         with out.block(f"static void {NAME}({parameters})"):
+            if column is not None:
+                others = " * ".join(f"n{k}" for k in self.rows) or "1"
+                out.line(
+                    f"const int64_t width = tc_width(n{column} * {others}, n{column}, {sizes} > {most}, {self.widest});"
+                )
+                names = f"width, {names}"
             out.line(f"const int64_t total = {self._total()};")
             # Without a point nothing may be read either.
             empty = f"{sizes} == 0" if self._is_pointwise() else "total == 0"
             out.line(f"if ({empty}) return;  // the first row would be divided out of a size that may be 0")
-            with out.block(
-                f"if (total > 1 && {sizes} > {max(PARALLEL_WORK // self._cost(), 1)} && tc_threads() > 1)"
-            ):
+            with out.block(f"if (total > 1 && {sizes} > {most} && tc_threads() > 1)"):
                 out.line("const int64_t parts = tc_threads();")
                 out.line("#pragma omp parallel for schedule(static) num_threads(parts)")
                 with out.block("for (int64_t part = 0; part < parts; ++part)"):
@@ -282,11 +300,14 @@ class KernelWriter:
             with out.block("else"):
                 out.line(f"{NAME}_range(0, total, {names});")
 
+    def _tiles(self) -> str:
+        return f"((n{self.nest.column} + width - 1) / width)"
+
     def _total(self) -> str:
         """The number of rows, or of elements where there is one row only."""
         rows = [self._row_count(k) for k in self.rows]
         if self.nest.column is not None:
-            rows.append(f"((n{self.nest.column} + {COLUMN_TILE - 1}) / {COLUMN_TILE})")
+            rows.append(self._tiles())
         elif not rows and not self.nest.reduced:
             rows = [f"n{k}" for k in self.inner]
         return " * ".join(rows) or "1"
@@ -303,10 +324,8 @@ class KernelWriter:
         self._start_counters(loops)
         with self.out.block("for (int64_t row = begin; row < end; ++row)"):
             if self.nest.column is not None:
-                self.out.line(f"const int64_t c0 = tile * {COLUMN_TILE};")
-                self.out.line(
-                    f"const int64_t lanes = std::min<int64_t>({COLUMN_TILE}, n{self.nest.column} - c0);"
-                )
+                self.out.line("const int64_t c0 = tile * width;")
+                self.out.line(f"const int64_t lanes = std::min<int64_t>(width, n{self.nest.column} - c0);")
             for number, dtype in enumerate(self.body.row_buffers.values()):
                 self.out.line(f"alignas(64) {C_TYPES[dtype]} row_{number}[{self._row_capacity()}];")
             names: dict[Value, str] = {}
@@ -323,7 +342,7 @@ class KernelWriter:
         """(variable, size) of what the row number counts, outermost first."""
         loops = [(self._row_variable(loop), self._row_count(loop)) for loop in self.rows]
         if self.nest.column is not None:
-            loops.append(("tile", f"((n{self.nest.column} + {COLUMN_TILE - 1}) / {COLUMN_TILE})"))
+            loops.append(("tile", self._tiles()))
         return loops
 
     def _row_count(self, loop: int) -> str:
@@ -525,6 +544,7 @@ class KernelWriter:
         streams = self.streams(phase)
         self.block_start = start
         if vectors.fits(self, phase, values, reducers, names, loop):
+            self.in_vectors = True
             vectors.write(self, phase, values, reducers, names, loop, (start, stop, length))
             return
         for store in streams:
@@ -614,7 +634,9 @@ class KernelWriter:
         values, empty = _loop_values(phase), self._empty()
         if not empty:
             self.emit(values, 0, names)
-        lanes = f"{{type}} {{name}}[{COLUMN_TILE}]; for (int64_t l = 0; l < {COLUMN_TILE}; ++l) {{name}}[l] = {{start}};"
+        lanes = (
+            f"{{type}} {{name}}[{self.widest}]; for (int64_t l = 0; l < lanes; ++l) {{name}}[l] = {{start}};"
+        )
         self.scanners = self._scanners(phase, "alignas(64) " + lanes)
         reducers = []
         for store in phase.reductions:
@@ -624,8 +646,8 @@ class KernelWriter:
             reducer = column_reducer(store.reduce or "", name, store.value.dtype, kind)
             reducers.append((store, reducer))
             for type_, array, start in reducer.arrays:
-                self.out.line(f"alignas(64) {type_} {array}[{COLUMN_TILE}];")
-                self.out.line(f"for (int64_t l = 0; l < {COLUMN_TILE}; ++l) {array}[l] = {start};")
+                self.out.line(f"alignas(64) {type_} {array}[{self.widest}];")
+                self.out.line(f"for (int64_t l = 0; l < lanes; ++l) {array}[l] = {start};")
         with self._unless(empty):
             scope = dict(names)
             self.emit(values, 0, scope)
@@ -645,10 +667,14 @@ class KernelWriter:
         if depth <= len(self.inner):
             loop = self.inner[depth - 1]
             variable = self.variables[loop]
-            with self.out.block(f"for (int64_t {variable} = 0; {variable} < n{loop}; ++{variable})"):
-                scope = dict(names)
-                self.emit(values, depth, scope)
-                self._column_nest(depth + 1, phase, values, reducers, scope)
+            with self.out.block(""):
+                self.out.line(f"int64_t {variable} = 0;")
+                if depth == len(self.inner):
+                    self._column_steps(phase, values, reducers, names)
+                with self.out.block(f"for (; {variable} < n{loop}; ++{variable})"):
+                    scope = dict(names)
+                    self.emit(values, depth, scope)
+                    self._column_nest(depth + 1, phase, values, reducers, scope)
             return
         with self._lanes():
             scope = dict(names)
@@ -658,6 +684,37 @@ class KernelWriter:
             self._scan(scope, "[l]")
             for store, reducer in reducers:
                 self.out.line(reducer.step.format(v=scope[store.value], at=f"({self.row_position()})"))
+
+    def _column_steps(
+        self, phase: Phase, values: list[Value], reducers: list, names: dict[Value, str]
+    ) -> None:
+        """Sums of floats take several points of the row at a time, added up as floats: a conversion and a read and a
+        write of the sum cost more than an addition."""
+        sums = all(s.reduce == "sum" and s.value.dtype == torch.float32 for s, _ in reducers)
+        points = next((points for most, points in COLUMN_POINTS if self._cost() <= most), 1)
+        if not sums or not reducers or phase.stores or phase.scans or points == 1:
+            return
+        depth, loop = len(self.inner), self.inner[-1]
+        variable = self.variables[loop]
+        with self.out.block(f"for (; {variable} + {points} <= n{loop}; {variable} += {points})"):
+            scopes = [dict(names) for _ in range(points)]
+            for level, place in ((depth, contextlib.nullcontext()), (depth + 1, self._lanes())):
+                with place:
+                    for number, scope in enumerate(scopes):
+                        self.variables[loop] = f"({variable} + {number})"
+                        self.emit(values, level, scope)
+                    if level > depth:
+                        for store, reducer in reducers:
+                            total = _balanced([scope[store.value] for scope in scopes])
+                            self.out.line(reducer.step.format(v=total, at="0"))
+        self.variables[loop] = variable
+
+
+def _balanced(terms: list[str]) -> str:
+    """Their sum, added in pairs."""
+    while len(terms) > 1:
+        terms = [f"({' + '.join(pair)})" for pair in (terms[k : k + 2] for k in range(0, len(terms), 2))]
+    return terms[0]
 
 
 def _loop_values(phase: Phase) -> list[Value]:

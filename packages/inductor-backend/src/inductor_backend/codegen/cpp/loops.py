@@ -17,8 +17,10 @@ from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.legal import Domain
 from inductor_backend.size_vars import SizeVars
 
-#: Rows that a column kernel reduces side by side.
+#: Rows that a column kernel reduces side by side: at least, and at most where it reads them once. Of a wide tile each
+#: step reads up to a page, so that memory is read in long stretches.
 COLUMN_TILE = 64
+WIDEST_TILE = 1024
 
 
 @dataclass(frozen=True, slots=True)

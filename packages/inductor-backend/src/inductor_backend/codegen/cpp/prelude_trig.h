@@ -5,6 +5,7 @@
 // for the fast reduction branches to libm, and a loop with such a branch in it would not be vectorised.
 #pragma once
 
+typedef int tc_trig_16 __attribute__((vector_size(64)));
 template <class V, class I> struct tc_trig {
     static inline __attribute__((always_inline)) V fma(V a, V b, V c) { return a * b + c; }  // contracted
     // r in [-pi/4, pi/4] and q with x = r + q pi/2
@@ -27,6 +28,9 @@ template <class V, class I> struct tc_trig {
         return p * (s * s) + (s * -0.5f + 1.0f);
     }
     static inline __attribute__((always_inline)) bool any(I mask) {
+#ifdef __AVX512F__
+        if constexpr (sizeof(V) == 64) return __builtin_ia32_ptestmd512((tc_trig_16)mask, (tc_trig_16)mask, (unsigned short)-1) != 0;
+#endif
         bool result = false;
         for (unsigned i = 0; i < sizeof(V) / 4; i++) result |= mask[i] != 0;
         return result;

@@ -241,20 +241,28 @@ TC_INLINE tc_v tc_erf(tc_v x) {
     const tc_v y = a > 0.93f ? large : small;
     return x != x ? x : y;
 }
+// max(x, 0) - |x| Phi(-|x|), Phi(-a) = 2^(-a Q(a) - 1): Q is prelude.h's over a = sqrt(2) t, in powers of two. Beyond
+// a = 20 nothing is left of the second term.
 TC_INLINE tc_v tc_gelu_erf(tc_v x) {
-    const tc_v t = tc_abs(x) * 0x1.6a09e6p-1f, c = tc_lesser(tc_splat(4.3f), t);
-    tc_v q = c * -0x1.5ff7d4p-24f + 0x1.238b5cp-19f;
-    q = q * c + -0x1.ab7a98p-16f;
-    q = q * c + 0x1.6a7a14p-13f;
-    q = q * c + -0x1.7e1cb6p-11f;
-    q = q * c + 0x1.ca278ep-10f;
-    q = q * c + -0x1.74cd9ep-13f;
-    q = q * c + -0x1.3a18d4p-6f;
-    q = q * c + 0x1.a50632p-4f;
-    q = q * c + 0x1.45f2bcp-1f;
-    q = q * c + 0x1.20dd76p+0f;
-    const tc_v tail = 0.5f * tc_exp_below(-t * q);
-    return x * (x < 0.0f ? tail : 1.0f - tail);
+    const tc_v a = tc_lesser(tc_splat(20.0f), tc_abs(x)), c = tc_lesser(tc_splat(6.0811181f), a);
+    tc_v q = c * 0x1.670e78p-29f + -0x1.a49c10p-24f;
+    q = q * c + 0x1.b4168cp-20f;
+    q = q * c + -0x1.0578c8p-16f;
+    q = q * c + 0x1.85cec4p-14f;
+    q = q * c + -0x1.4a7d16p-12f;
+    q = q * c + 0x1.7c4faep-15f;
+    q = q * c + 0x1.c5256ap-8f;
+    q = q * c + -0x1.ad80dep-5f;
+    q = q * c + -0x1.d63e6cp-2f;
+    q = q * c + -0x1.26aec4p+0f;
+    const tc_v y = q * a - 1.0f, n = (y + 0x1.8p23f) - 0x1.8p23f, r = y - n;
+    tc_v p = r * 0x1.44031ap-13f + 0x1.5ec97ap-10f;
+    p = p * r + 0x1.3b2a68p-7f;
+    p = p * r + 0x1.c6afecp-5f;
+    p = p * r + 0x1.ebfbe0p-3f;
+    p = p * r + 0x1.62e430p-1f;
+    p = p * r + 1.0f;
+    return tc_greater(tc_v{}, x) - a * tc_scaled(p, n);
 }
 // x (1 + tanh u) / 2 = x / (1 + exp(-2u))
 TC_INLINE tc_v tc_gelu_tanh(tc_v x) {

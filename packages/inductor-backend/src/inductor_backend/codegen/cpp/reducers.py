@@ -173,7 +173,7 @@ REDUCERS: dict[str, Callable[[str, torch.dtype, torch.dtype], Reducer]] = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnReducer:
-    """One reduction for `COLUMN_TILE` rows side by side; `[l]` selects the row. arrays: (type, name,
+    """One reduction for rows side by side; `[l]` selects the row. arrays: (type, name,
     initial text). step: for each element. results: final text for each output."""
 
     arrays: tuple[tuple[str, str, str], ...]

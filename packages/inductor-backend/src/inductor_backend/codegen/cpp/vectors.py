@@ -44,7 +44,7 @@ TRUTH_OPS = frozenset({"mul", "bit_and", "bit_or", "bit_xor", "bit_not", "eq", "
 MEMORY = (torch.float32, torch.bfloat16, torch.float16)
 
 #: Cost (`ops.OPS`) of an element up to which that many steps are in flight.
-UNROLLED = ((8, 4), (60, 2))
+UNROLLED = ((60, 2),)
 
 
 def available() -> bool:
