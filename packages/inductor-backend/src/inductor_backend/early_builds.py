@@ -53,7 +53,7 @@ def _captured(node: torch.fx.Node, grad: bool) -> Iterator[str]:
     elif name == "conv2d" and not grad:  # ours in inference only
         g = _geometry_of_call(node)
         if g is not None and packed.kernel_of(g) is not None and pays(g, node.meta["val"].shape):
-            yield from ("run_pack", packed.launcher(g))
+            yield from (packed.packer(g), packed.launcher(g))
 
 
 def _multiplications(a: torch.Tensor, b: torch.Tensor) -> int:
@@ -65,7 +65,7 @@ def _multiplications(a: torch.Tensor, b: torch.Tensor) -> int:
 def _geometry_of_call(node: torch.fx.Node) -> Geometry | None:
     """Of torch.nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups)."""
     weight = _value(node.args[1]) if len(node.args) > 1 else None
-    if weight is None or weight.dim() != 4:
+    if weight is None or weight.dim() != 4 or node.meta["val"].dim() != 4:
         return None
     names = ("stride", "padding", "dilation", "groups")
     given = {**dict(zip(names, node.args[3:], strict=False)), **node.kwargs}
@@ -75,7 +75,9 @@ def _geometry_of_call(node: torch.fx.Node) -> Geometry | None:
     if stride is None or padding is None or dilation is None or not isinstance(groups, int):
         return None
     count, inside, kh, kw = map(hint, weight.shape)
-    return Geometry(inside * groups, count, (kh, kw), stride, padding, dilation, groups)
+    g = Geometry(inside * groups, count, (kh, kw), stride, padding, dilation, groups)
+    batch, _, height, width = map(hint, node.meta["val"].shape)
+    return packed.for_result(g, batch, height, width)
 
 
 def _pair(value: Any) -> tuple[int, int] | None:
@@ -98,7 +100,7 @@ _LAUNCHERS = {
 def _lowered(node: torch.fx.Node) -> Iterator[str]:
     if node.target is packed_ops.pack or node.target is packed_ops.convolution:
         g = packed_ops.geometry(node.args[1 if node.target is packed_ops.pack else 3])  # type: ignore[arg-type]
-        yield "run_pack" if node.target is packed_ops.pack else packed.launcher(g)
+        yield packed.packer(g) if node.target is packed_ops.pack else packed.launcher(g)
     elif node.target is packed_ops.linear:
         yield packed.dense_launcher(node.args[3])  # type: ignore[arg-type]
     elif node.target is aten.convolution_backward.default:

@@ -40,6 +40,10 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "pack": (("pack",), {"run_pack": 9, "pack_depthwise": 4, "pack_narrow": 5}),
     "dense": (("dense RUN=run_packed", _BLOCKS[0], "posts"), {"run_packed": 28}),
     "dense_any": (("dense RUN=run_packed_any", *_BLOCKS, "posts"), {"run_packed_any": 28}),
+    "winograd": (
+        ("winograd", _BLOCKS[0], _BLOCKS[2], "posts"),
+        {"run_winograd": 23, "pack_winograd": 7},
+    ),
     **{
         f"depthwise_{n}": ((f"depthwise WIDTH={n} RUN=run_depthwise_{n}", "posts"), {f"run_depthwise_{n}": 23})
         for n in (3, 5, 7)

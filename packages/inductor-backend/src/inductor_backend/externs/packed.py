@@ -8,12 +8,15 @@ takes a convolution, or None where none of them does.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from inductor_backend.externs.native import POSTS, function, lanes
+
+#: Winograd's form pays from this many tiles (of 2x2 pixels) on, and where its tiles hold this many pixels on average.
+TILES, PIXELS_OF_A_TILE = 8, 2.7
 
 #: Convolutions with fewer channels than this read lines of taps from a copy with a border.
 FEW_CHANNELS = 12
@@ -21,7 +24,8 @@ FEW_CHANNELS = 12
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A 2-D convolution without its images: channels in and out of all groups, window, and how it moves."""
+    """A 2-D convolution without its images: channels in and out of all groups, window, and how it moves. tiled: it is done
+    by Winograd's F(2x2, 3x3); `for_result` says where that is the faster way."""
 
     channels: int
     count: int
@@ -30,6 +34,7 @@ class Geometry:
     padding: tuple[int, int]
     dilation: tuple[int, int]
     groups: int
+    tiled: bool = False
 
     @property
     def taps(self) -> int:
@@ -43,9 +48,9 @@ class Geometry:
 
 
 def kernel_of(g: Geometry) -> str | None:
-    """ "dense", "depthwise" or "narrow": the kernel for that convolution; None where there is none."""
+    """ "dense", "winograd", "depthwise" or "narrow": the kernel for that convolution; None where there is none."""
     if g.groups == 1:
-        return "dense"
+        return "winograd" if g.tiled else "dense"
     inside, outside = g.channels // g.groups, g.count // g.groups
     kh, kw = g.window
     if inside == outside == 1:
@@ -54,6 +59,15 @@ def kernel_of(g: Geometry) -> str | None:
     if inside == outside and inside in (2, 4, 8) and inside < lanes():
         return "narrow" if g.channels % lanes() == 0 and g.taps <= 49 else None
     return "dense" if outside >= 8 else None
+
+
+def for_result(g: Geometry, batch: int, height: int, width: int) -> Geometry:
+    """The geometry in its fastest form for results of these sizes; it is right for all others."""
+    tiles = batch * -(-height // 2) * -(-width // 2)
+    fits = g.groups == 1 and (g.window, g.stride, g.dilation) == ((3, 3), (1, 1), (1, 1))
+    fits = fits and g.channels % lanes() == 0 and g.channels >= 32 and g.count % (2 * lanes()) == 0
+    worth = tiles >= TILES and batch * height * width >= PIXELS_OF_A_TILE * tiles
+    return replace(g, tiled=True) if fits and worth else g
 
 
 def _whole(count: int) -> int:
@@ -66,6 +80,8 @@ def packed_size(g: Geometry) -> int:
     inside = g.channels // g.groups
     if kernel == "dense":
         return g.groups * _whole(g.count // g.groups) * inside * g.taps
+    if kernel == "winograd":
+        return 16 * g.channels * g.count
     return g.count * inside * g.taps
 
 
@@ -92,16 +108,24 @@ def packable(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     return len(sizes) == 2 or 1 in g.window or strides[2] == sizes[3] * strides[3]
 
 
+def packer(g: Geometry) -> str:
+    """The function that packs its weight."""
+    other = {"depthwise": "pack_depthwise", "narrow": "pack_narrow", "winograd": "pack_winograd"}
+    return other.get(kernel_of(g) or "", "run_pack")
+
+
 def pack_call(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> tuple[str, list[Any]]:
     """(launcher, its numbers after weight and result) for a weight that is `packable`."""
     kernel = kernel_of(g)
     inside = g.channels // g.groups
     if kernel == "depthwise":
-        return "pack_depthwise", [g.count, g.taps]
+        return packer(g), [g.count, g.taps]
     if kernel == "narrow":
-        return "pack_narrow", [g.count, inside, g.taps]
+        return packer(g), [g.count, inside, g.taps]
+    if kernel == "winograd":
+        return packer(g), [g.count, inside, strides[0], strides[1], 1]
     tap = 1 if len(sizes) == 2 else strides[3] if sizes[3] > 1 else strides[2]
-    return "run_pack", [g.count, inside, g.taps, strides[0], strides[1], tap, g.groups]
+    return packer(g), [g.count, inside, g.taps, strides[0], strides[1], tap, g.groups]
 
 
 def convolution(
@@ -143,9 +167,9 @@ def call(
         border = 0 if not g.bordered else 1 if planes else 2
         count = g.count // g.groups
         return name, [*window, count, g.channels, g.count, g.count, g.groups, *posts, border]
-    if kernel == "depthwise":
-        return name, [*window, g.count, *posts]
-    return name, [*window, g.count, *posts, inside]
+    if kernel == "narrow":
+        return name, [*window, g.count, *posts, inside]
+    return name, [*window, g.count, *posts]
 
 
 def launcher(g: Geometry) -> str:
@@ -153,6 +177,8 @@ def launcher(g: Geometry) -> str:
     kernel = kernel_of(g)
     if kernel == "depthwise":
         return f"run_depthwise_{g.window[1]}"
+    if kernel == "winograd":
+        return "run_winograd"
     return dense_launcher(g.count // g.groups) if kernel == "dense" else f"run_narrow_{g.channels // g.groups}"
 
 

@@ -23,15 +23,15 @@ def name_of(target: Any) -> str:
 
 def geometry(numbers: Sequence[Any]) -> Geometry:
     """From the numbers of a graph node: see `numbers_of`."""
-    channels, count, window, stride, padding, dilation, groups = numbers
+    channels, count, window, stride, padding, dilation, groups, tiled = numbers
     pairs = [(int(a), int(b)) for a, b in (window, stride, padding, dilation)]
-    return Geometry(int(channels), int(count), pairs[0], pairs[1], pairs[2], pairs[3], int(groups))
+    return Geometry(int(channels), int(count), pairs[0], pairs[1], pairs[2], pairs[3], int(groups), bool(tiled))
 
 
 def numbers_of(g: Geometry) -> list[Any]:
     """A geometry as a graph node can hold it."""
     pairs = [list(pair) for pair in (g.window, g.stride, g.padding, g.dilation)]
-    return [g.channels, g.count, *pairs, g.groups]
+    return [g.channels, g.count, *pairs, g.groups, g.tiled]
 
 
 def matrix_geometry(k: int, n: int) -> Geometry:

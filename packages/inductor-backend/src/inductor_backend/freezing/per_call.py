@@ -23,8 +23,9 @@ from inductor_backend.freezing.rewrite import (
 )
 from tracer_core.plugin_api import CompileSpec, Phase
 
-#: Output pixels (of all images) from which packing the weight is worth its time; of windows of one tap it is cheaper.
-PIXELS, PIXELS_OF_ONE_TAP = 256, 128
+#: Output pixels (of all images) from which packing the weight is worth its time; windows of one tap are packed in less,
+#: and tiles save more.
+PIXELS, PIXELS_OF_ONE_TAP, PIXELS_OF_TILES = 256, 128, 128
 
 
 def with_own_convolutions(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
@@ -49,4 +50,5 @@ def _pays(node: torch.fx.Node) -> bool:
 def pays(g: Geometry, sizes: Sequence[Any]) -> bool:
     """Whether a convolution with a result of these sizes pays for packing its weight."""
     pixels = hint(sizes[0]) * hint(sizes[2]) * hint(sizes[3])
-    return g.groups > 1 or pixels > (PIXELS_OF_ONE_TAP if g.taps == 1 else PIXELS)
+    least = PIXELS_OF_ONE_TAP if g.taps == 1 else PIXELS_OF_TILES if g.tiled else PIXELS
+    return g.groups > 1 or pixels > least

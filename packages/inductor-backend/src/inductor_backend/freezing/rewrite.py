@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from inductor_backend.externs import packed_ops
-from inductor_backend.externs.packed import Geometry, kernel_of
+from inductor_backend.externs.packed import Geometry, for_result, kernel_of
 from inductor_backend.freezing.graph_edit import Editor, aten
 
 Node = torch.fx.Node
@@ -165,7 +165,7 @@ def _convolution(editor: Editor, node: Node) -> Node | None:
 
 
 def geometry_of(node: Node) -> Geometry | None:
-    """Of a convolution that one of our kernels takes."""
+    """Of a convolution that one of our kernels takes, in the form that is the fastest for the captured sizes."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     value, filters = _tensor(x), _tensor(weight)
     if value is None or filters is None or value.dim() != 4 or transposed or not _float32(x, weight, bias):
@@ -176,7 +176,10 @@ def geometry_of(node: Node) -> Geometry | None:
     count, inside, *window = filters.shape
     pairs = [(items[0], items[-1]) for items in (stride, padding, dilation)]  # type: ignore[index]
     g = Geometry(inside * groups, count, (window[0], window[1]), pairs[0], pairs[1], pairs[2], groups)  # type: ignore[arg-type, operator]
-    return None if kernel_of(g) is None else g
+    if kernel_of(g) is None:
+        return None
+    batch, _, height, width = (hint(size) for size in node.meta["val"].shape)
+    return for_result(g, batch, height, width)
 
 
 def _packed_convolution(editor: Editor, node: Node) -> Node | None:
