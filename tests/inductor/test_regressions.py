@@ -48,3 +48,47 @@ def test_as_strided_counts_in_the_memory_that_eager_has(function):
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     for _ in range(2):
         torch.testing.assert_close(tracer_core.compile(function)(x), function(x))
+
+
+def _flipped(x, y):
+    old = x.flip(1)
+    x.add_(1)
+    return old
+
+
+def _cloned(x, y):
+    old = x.clone()
+    x.mul_(2)
+    return old, x
+
+
+def _rolled(x, y):
+    old = x.roll(1, 0)
+    x.copy_(y)
+    return old
+
+
+def _swapped(x, y):
+    old = x.clone()
+    x.copy_(y)
+    y.copy_(old)
+
+
+def _moved(x, y):
+    old = x.flip(0)
+    x.add_(1)
+    y.copy_(old)
+    return old * 2
+
+
+@pytest.mark.parametrize("program", [_flipped, _cloned, _rolled, _swapped, _moved])
+def test_what_was_read_before_a_write_to_an_input_keeps_its_values(program) -> None:
+    fast = tracer_core.compile(program, backend="inductor", fullgraph=True)
+    for _ in range(2):
+        torch.manual_seed(0)
+        given = [torch.randn(4, 6), torch.randn(4, 6)]
+        ours = [one.clone() for one in given]
+        expected, found = program(*given), fast(*ours)
+        tuples = [one if isinstance(one, tuple) else (one,) for one in (expected, found)]
+        assert all(one is other or torch.equal(one, other) for one, other in zip(*tuples, strict=True))
+        assert all(torch.equal(one, other) for one, other in zip(given, ours, strict=True))

@@ -101,6 +101,8 @@ def _lowered(node: torch.fx.Node) -> Iterator[str]:
     if node.target is packed_ops.pack or node.target is packed_ops.convolution:
         g = packed_ops.geometry(node.args[1 if node.target is packed_ops.pack else 3])  # type: ignore[arg-type]
         yield packed.packer(g) if node.target is packed_ops.pack else packed.launcher(g)
+    elif node.target is packed_ops.lstm:
+        yield "run_lstm"
     elif node.target is packed_ops.linear:
         yield packed.dense_launcher(node.args[3])  # type: ignore[arg-type]
     elif node.target is aten.convolution_backward.default:

@@ -144,6 +144,15 @@ def _pack(
     return f"{name}({', '.join(map(_text, [address(weight), address(result), *values]))})"
 
 
+def _lstm(
+    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+) -> str:
+    inputs, weight, hidden, cells, steps, backwards = node.args
+    batch, units = hidden.layout.sizes
+    tensors = _tensors(address, inputs, weight, hidden, cells, result)
+    return f"run_lstm({', '.join(map(_text, [*tensors, steps, batch, units, int(backwards)]))})"
+
+
 #: operator name -> text of a call, which begins with the launcher's name
 OWN_CALLS = {
     "aten.mm.default": _linear,
@@ -153,4 +162,5 @@ OWN_CALLS = {
     "packed.pack": _pack,
     "packed.convolution": _packed_convolution,
     "packed.linear": _packed_linear,
+    "packed.lstm": _lstm,
 }

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from inductor_backend.externs import packed
+from inductor_backend.externs.native import function
 from inductor_backend.externs.packed import Geometry
 
 
@@ -84,4 +85,19 @@ def linear(
     return packed.linear(x.contiguous(), weight, count, bias, before=post, residual=given, after=final)
 
 
-OPERATORS: frozenset[Callable[..., Any]] = frozenset({pack, convolution, linear})
+def lstm(
+    inputs: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, cells: torch.Tensor, steps: int, backwards: bool
+) -> torch.Tensor:
+    """All steps of an LSTM layer: results [steps, batch, units] and then the last cells [batch, units], in one flat tensor.
+
+    inputs [steps * batch, 4 * units]: what the input and the biases add to the gates; its columns, and those of the packed
+    [units, 4 * units] weight, are ordered (group of `lanes()` units, gate, unit of the group). hidden, cells [batch, units].
+    """
+    batch, units = hidden.shape
+    out = torch.empty((steps + 1) * batch * units)
+    tensors = [tensor.contiguous() for tensor in (inputs, weight, hidden, cells)]
+    function("run_lstm")(*tensors, out, steps, batch, units, int(backwards))
+    return out
+
+
+OPERATORS: frozenset[Callable[..., Any]] = frozenset({pack, convolution, linear, lstm})

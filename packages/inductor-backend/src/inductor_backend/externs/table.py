@@ -224,6 +224,10 @@ def _packed(name: str) -> Callable[[Any, Sequence[Any], Callable[[Any], int]], C
     return lambda target, args, hint: choice
 
 
+def _lstm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    return Choice(packed_ops.lstm, f"{packed_ops.__name__}:lstm", "own", "packed weights stay in each thread's cache")
+
+
 _PACKED_POSTS = frozenset(packed.POSTS)
 
 #: operator -> rule. Every other operator that is not lowered to loops runs ATen's kernel.
@@ -235,4 +239,5 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] =
     packed_ops.convolution: _packed("convolution"),
     packed_ops.linear: _packed("linear"),
     packed_ops.pack: _pack,
+    packed_ops.lstm: _lstm,
 }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from inductor_backend.externs import packed
-from inductor_backend.externs.packed_ops import OPERATORS, geometry
+from inductor_backend.externs.packed_ops import OPERATORS, geometry, lstm
 from inductor_backend.externs.packed_ops import pack as pack_weight
 
 aten = torch.ops.aten
@@ -69,6 +69,9 @@ class Editor:
         values = torch.fx.map_arg((args, kwargs), lambda source: source.meta["val"])
         if node.target is pack_weight:
             return first.new_empty(packed.packed_size(geometry(args[1])))
+        if node.target is lstm:
+            hidden = values[0][2]
+            return first.new_empty((args[4] + 1) * hidden.shape[0] * hidden.shape[1])
         assert node.target not in OPERATORS
         with first.fake_mode:
             return node.target(*values[0], **values[1])  # type: ignore[operator]

@@ -15,6 +15,7 @@ import torch
 
 from inductor_backend.freezing.graph_edit import Editor, copy_of
 from inductor_backend.freezing.merge import merge_products
+from inductor_backend.freezing.recurrent import pack_layers
 from inductor_backend.freezing.rewrite import fold_batch_norm, fuse_epilogues, pack_weights
 from inductor_backend.freezing.split import Folded, split
 from tracer_core.plugin_api import CompileSpec, InputSpec, Role, Runner
@@ -35,7 +36,7 @@ def freeze(gm: torch.fx.GraphModule, spec: CompileSpec) -> FrozenGraph:
     placeholders = copied.graph.find_nodes(op="placeholder")
     constants = [placeholders[index] for index in spec.constants]
     editor = Editor(copied, constants)
-    for rewrite in (fold_batch_norm, merge_products, pack_weights, fuse_epilogues):
+    for rewrite in (fold_batch_norm, pack_layers, merge_products, pack_weights, fuse_epilogues):
         rewrite(editor)
     folded = split(editor, constants)
     extra = [

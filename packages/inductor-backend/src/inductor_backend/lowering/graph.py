@@ -245,6 +245,8 @@ class GraphLowering:
         if node.args[1] in self.in_place:
             self.mutated.add(target.buffer.name)
             return target
+        self.keep_old_values(node, target.buffer)
+        source = self.value_of(node.args[1])
         index = variables(target.sizes)
         if isinstance(source, Ref):
             if source.buffer is target.buffer and not source.is_whole:
@@ -256,6 +258,18 @@ class GraphLowering:
         self.ctx.add_loop(target.sizes, [False] * len(index), [Store((name,), index, value)], "copy_")
         self.mutated.add(name)
         return target
+
+    def keep_old_values(self, write: torch.fx.Node, buffer: Buffer) -> None:
+        """What later nodes read of an input that is written to now (``y = x.clone(); x.add_(1)``: y is a view here) is copied
+        before. The input itself, as an output, stays the input."""
+        for node, value in list(self.env.items()):
+            if not isinstance(value, Ref) or value.buffer is not buffer or node.target is aten.copy_.default:
+                continue
+            later = {user for user in node.users if user not in self.env and user is not write}
+            if node.op == "placeholder":
+                later = {user for user in later if user.op != "output" and user.args[0] is not node}
+            if later:
+                self.env[node] = self.ctx.copy(value)
 
     def output(self, node: torch.fx.Node) -> None:
         (values,) = node.args

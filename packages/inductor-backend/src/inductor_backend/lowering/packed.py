@@ -1,4 +1,4 @@
-"""Products and convolutions with packed weights: calls of our own kernels on channels-last data.
+"""Products, convolutions and LSTM layers with packed weights: calls of our own kernels on channels-last data.
 
 In: nodes that `freezing` made. Out: extern nodes. What always holds: convolutions read and write channels-last
 buffers (one with few channels reads planes too); nothing is copied that has the right strides already.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from inductor_backend.externs import packed, packed_ops
-from inductor_backend.index_expr import contiguous_strides
+from inductor_backend.index_expr import Expr, contiguous_strides
 from inductor_backend.loop_ir.nodes import Strided
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, last_strides, lower, same_strides
@@ -79,6 +79,15 @@ def linear(
         residual=added,
         final=final,
     )
+
+
+@lower(packed_ops.lstm)
+def lstm(
+    ctx: Lowering, inputs: Ref, weight: Ref, hidden: Ref, cells: Ref, steps: Expr, backwards: bool
+) -> Ref:
+    tensors = [ctx.strided(one, contiguous_strides(one.sizes)) for one in (inputs, weight, hidden, cells)]
+    found: Ref = ctx.extern(ctx.node.target, [*tensors, steps, backwards], strides=(1,))
+    return found
 
 
 def _rows(ctx: Lowering, x: Ref) -> Strided:

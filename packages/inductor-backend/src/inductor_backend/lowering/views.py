@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr, Index, product, simplify, variables
+from inductor_backend.index_expr import Expr, Index, mod, product, simplify, variables
 from inductor_backend.loop_ir.nodes import Buffer, Store
 from inductor_backend.loop_ir.values import cast, const, make
 from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
 
 
@@ -201,6 +202,35 @@ def _memory_order(ctx: Lowering, value: torch.Tensor) -> list[int] | None:
 @lower(aten.flip.default)
 def flip(ctx: Lowering, x: Ref, dims: Sequence[int]) -> Ref:
     return x.flip([dim % len(x.sizes) for dim in dims])
+
+
+@lower(aten.roll.default)
+def roll(ctx: Lowering, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
+    """Outer dimensions are read where they were; a last one that moves is two pieces, each of neighbours."""
+    moves = list(shifts) if isinstance(shifts, (list, tuple)) else [shifts]
+    where = list(dims) if isinstance(dims, (list, tuple)) else [dims]
+    flat = x if where else x.reshape((product(x.sizes),))
+    rank = len(flat.sizes)
+    moved = [dim % rank for dim in where] if where and rank else [0]
+    if not rank or not all(isinstance(n, int) for n in (*moves, *(flat.sizes[dim] for dim in moved))):
+        found: Ref = call_fallback(ctx, aten.roll.default, [x, shifts, dims], {})
+        return found
+    result = flat
+    for dim, shift in zip(moved, moves, strict=True):
+        size = result.sizes[dim]
+        if size and shift % size:
+            start = size - shift % size
+            if dim == rank - 1:
+                whole = ctx.buffer(result.sizes, result.dtype)
+                _store_parts(
+                    ctx, whole, [result.slice(dim, start, shift % size), result.slice(dim, 0, start)], dim, 0
+                )
+                result = Ref.of(whole)
+            else:
+                position = list(variables(result.sizes))
+                position[dim] = mod(position[dim] + start, size)
+                result = result.remap(result.sizes, position)
+    return result.reshape(x.sizes)
 
 
 @lower(aten.repeat.default)

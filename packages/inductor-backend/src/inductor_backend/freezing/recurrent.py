@@ -1,0 +1,92 @@
+"""LSTM layers with constant weights: one product for what the input adds in all steps, and our kernel for the steps.
+
+In: an `Editor`. Out: the graph with ``addmm`` (which `pack_weights` takes) and `packed_ops.lstm` for each layer's
+``mkldnn_rnn_layer``. What always holds: inference, float32, no packed sequences; every other layer stays oneDNN's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from inductor_backend.externs import packed_ops
+from inductor_backend.externs.native import lanes
+from inductor_backend.freezing.graph_edit import Editor, aten
+
+Node = torch.fx.Node
+
+_LSTM = 2  # the mode of mkldnn_rnn_layer
+
+
+def pack_layers(editor: Editor) -> None:
+    """Rewrites every layer that `_is_taken`."""
+    layer = getattr(getattr(aten, "mkldnn_rnn_layer", None), "default", None)
+    for node in list(editor.graph.nodes):
+        if node.target is layer and _is_taken(editor, node):
+            _rewrite(editor, node)
+
+
+def _is_taken(editor: Editor, node: Node) -> bool:
+    if len(node.args) != 16 or node.kwargs:
+        return False
+    x, *others = node.args[:7]
+    batch_sizes, mode, units = node.args[8:11]
+    training = node.args[15]
+    values = [one.meta["val"] for one in (x, *others) if isinstance(one, Node)]
+    return (
+        mode == _LSTM
+        and not batch_sizes
+        and not training
+        and len(values) == 7
+        and all(isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in values)
+        and isinstance(units, int)
+        and units % lanes() == 0
+        and editor.is_constant(*others[:4])
+        and [value.dim() for value in values] == [3, 2, 2, 1, 1, 2, 2]
+        and all(user.args[1] in (0, 1, 2) for user in node.users)
+    )
+
+
+def _rewrite(editor: Editor, node: Node) -> None:
+    x, of_input, of_hidden, bias, more, hidden, cells, backwards = node.args[:8]
+    units, has_biases = node.args[10], node.args[12]
+    assert isinstance(x, Node) and isinstance(units, int)
+    steps, batch, width = x.meta["val"].shape
+
+    def new(target: Any, *args: Any, **kwargs: Any) -> Node:
+        return editor.call(node, target, *args, **kwargs)
+
+    def grouped(parameter: Any) -> Node:
+        """Rows (gate, unit) in the order (group of units, gate, unit of the group)."""
+        rest = [int(size) for size in parameter.meta["val"].shape[1:]]
+        split = new(aten.view.default, parameter, [4, units // lanes(), lanes(), *rest])
+        order = new(aten.permute.default, split, [1, 0, 2, *range(3, 3 + len(rest))])
+        dense = new(aten.clone.default, order, memory_format=torch.contiguous_format)
+        return new(aten.view.default, dense, [4 * units, *rest])
+
+    rows = new(
+        aten.view.default,
+        new(aten.clone.default, x, memory_format=torch.contiguous_format),
+        [steps * batch, width],
+    )
+    matrix = new(aten.t.default, grouped(of_input))
+    if has_biases:
+        inputs = new(aten.addmm.default, new(aten.add.Tensor, grouped(bias), grouped(more)), rows, matrix)
+    else:
+        inputs = new(aten.mm.default, rows, matrix)
+    numbers = packed_ops.numbers_of(packed_ops.matrix_geometry(units, 4 * units))
+    packed = new(packed_ops.pack, grouped(of_hidden), numbers)
+    flat = new(packed_ops.lstm, inputs, packed, hidden, cells, steps, bool(backwards))
+    end = steps * batch * units
+    results = new(aten.view.default, new(aten.slice.Tensor, flat, 0, 0, end), [steps, batch, units])
+    last = new(aten.slice.Tensor, flat, 0, end, end + batch * units)
+    found = {
+        0: results,
+        1: new(aten.select.int, results, 0, 0 if backwards else -1),
+        2: new(aten.view.default, last, [batch, units]),
+    }
+    for item in list(node.users):
+        item.replace_all_uses_with(found[item.args[1]])  # type: ignore[index]
+        editor.graph.erase_node(item)
+    editor.graph.erase_node(node)

@@ -1,0 +1,125 @@
+"""LSTM layers whose weights are constants: our kernel for their steps."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import tracer_core
+from inductor_backend import compile_graph
+from inductor_backend.externs.native import lanes
+
+FREEZE = {"freeze": True}
+
+
+@pytest.fixture
+def texts(monkeypatch) -> list[str]:
+    """The modules that are compiled."""
+    found: list[str] = []
+    original = compile_graph.load_module
+
+    def load(text, *rest):
+        found.append(text)
+        return original(text, *rest)
+
+    monkeypatch.setattr(compile_graph, "load_module", load)
+    return found
+
+
+def flat(result) -> list[torch.Tensor]:
+    y, (hidden, cells) = result
+    return [y, hidden, cells]
+
+
+def same(ours, model: nn.Module, *inputs) -> None:
+    """Eager's sizes, strides and dtype, and at most three times its error against float64."""
+    eager = flat(model(*inputs))
+    double = [
+        tuple(one.double() for one in given) if isinstance(given, tuple) else given.double() for given in inputs
+    ]
+    truth = flat(copy.deepcopy(model).double()(*double))
+    for one, other, exact in zip(flat(ours), eager, truth, strict=True):
+        assert (one.shape, one.stride(), one.dtype) == (other.shape, other.stride(), other.dtype)
+        error, of_eager = ((t - exact).abs().max().item() for t in (one, other))
+        assert error <= 3 * of_eager + 3e-7, (error, of_eager)
+
+
+LAYERS = {
+    "one": {},
+    "two, batch first": {"num_layers": 2, "batch_first": True},
+    "both ways": {"bidirectional": True, "num_layers": 2},
+    "no bias": {"bias": False},
+}
+
+
+@pytest.mark.parametrize("settings", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize("sizes", [(1, 9, 24, 32), (7, 5, 40, 48), (13, 4, 256, 256)], ids=str)
+def test_layers_are_eager_s_within_rounding(settings, sizes, texts) -> None:
+    torch.manual_seed(0)
+    batch, steps, width, units = sizes
+    model = nn.LSTM(width, units, **settings).eval()
+    fast = tracer_core.compile(model, options=FREEZE, fullgraph=True)
+    count = settings.get("num_layers", 1) * (2 if settings.get("bidirectional") else 1)
+    sequence = (batch, steps, width) if settings.get("batch_first") else (steps, batch, width)
+    with torch.no_grad():
+        for scale in (1.0, 4.0):
+            x = torch.randn(sequence) * scale
+            state = (torch.randn(count, batch, units), torch.randn(count, batch, units))
+            same(fast(x), model, x)
+            same(fast(x, state), model, x, state)
+    if units % lanes() == 0:
+        assert all("run_lstm(" in text and "mkldnn_rnn_layer" not in text for text in texts)
+
+
+def test_lengths_and_batches_that_change() -> None:
+    torch.manual_seed(0)
+    model = nn.LSTM(32, 64, batch_first=True).eval()
+    fast = tracer_core.compile(model, options=FREEZE, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for batch, steps in ((2, 5), (3, 7), (4, 2)):
+            x = torch.randn(batch, steps, 32)
+            same(fast(x), model, x)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_share_the_units(threads: int) -> None:
+    torch.manual_seed(0)
+    model = nn.LSTM(64, 320).eval()
+    fast = tracer_core.compile(model, options=FREEZE, fullgraph=True)
+    x = torch.randn(6, 5, 64)
+    before = torch.get_num_threads()
+    with torch.no_grad():
+        alone = flat(fast(x))
+        torch.set_num_threads(threads)
+        try:
+            together = flat(fast(x))
+        finally:
+            torch.set_num_threads(before)
+    for one, other in zip(alone, together, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_results_do_not_share_memory() -> None:
+    model = nn.LSTM(16, 32).eval()
+    fast = tracer_core.compile(model, options=FREEZE, fullgraph=True)
+    with torch.no_grad():
+        y, hidden, cells = flat(fast(torch.randn(3, 2, 16)))
+        kept = cells.clone()
+        y.fill_(7)
+        hidden.fill_(8)
+    assert torch.equal(cells, kept)
+    assert (y == 7).all()
+
+
+def test_other_layers_stay_atens(texts) -> None:
+    """Packed sequences, units that do not fill vectors, other dtypes."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 2, 16)
+    for model, given in ((nn.LSTM(16, 20), x), (nn.LSTM(16, 32).double(), x.double()), (nn.GRU(16, 32), x)):
+        fast = tracer_core.compile(model.eval(), options=FREEZE, fullgraph=True)
+        with torch.no_grad():
+            assert torch.allclose(fast(given)[0], model(given)[0], atol=1e-6)
+    assert not any("run_lstm(" in text for text in texts)
