@@ -30,20 +30,22 @@ def pack_layers(editor: Editor) -> None:
 def _is_taken(editor: Editor, node: Node) -> bool:
     if len(node.args) != 16 or node.kwargs:
         return False
-    x, *others = node.args[:7]
+    x, of_input, of_hidden, bias, more, hidden, cells = node.args[:7]
     batch_sizes, mode, units = node.args[8:11]
     training = node.args[15]
-    values = [one.meta["val"] for one in (x, *others) if isinstance(one, Node)]
-    return (
+    parameters = [of_input, of_hidden, *((bias, more) if node.args[12] else ())]  # without biases, these are zeros
+    operands = [x, hidden, cells, *parameters]
+    values = [one.meta["val"] for one in operands if isinstance(one, Node)]
+    return bool(
         mode == _LSTM
         and not batch_sizes
         and not training
-        and len(values) == 7
+        and len(values) == len(operands)
         and all(isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in values)
         and isinstance(units, int)
         and units % lanes() == 0
-        and editor.is_constant(*others[:4])
-        and [value.dim() for value in values] == [3, 2, 2, 1, 1, 2, 2]
+        and editor.is_constant(*parameters)
+        and [value.dim() for value in values] == [3, 2, 2, 2, 2, 1, 1][: len(values)]
         and all(user.args[1] in (0, 1, 2) for user in node.users)
     )
 
