@@ -125,7 +125,7 @@ def test_own_products(name, dtype, monkeypatch):
     torch.set_float32_matmul_precision("high")
     try:
         eager = (fn(*inputs).double() - truth).norm() / truth.norm()
-        for number in range(10):
+        for number in (0, 3, 6, 9):
             monkeypatch.setattr(
                 gpu_products,
                 "choose",

@@ -185,7 +185,9 @@ def choose(
     beside = "" if instead is None else _described(c, *instead)
     grids = [[c.sizes.hint(n) for n, _ in k.grid] for k in kernels.values()]
     key = repr((texts, sizes, grids, beside))
-    return triton_tune.chosen(key, c.target.device, lambda: _ways(c, program, kernels, instead))
+    label = next(iter(kernels.values())).label
+    what = f"{label} {beside.partition('@triton')[0]}".strip()
+    return triton_tune.chosen(key, c.target.device, lambda: _ways(c, program, kernels, instead), what)
 
 
 def _described(c: Compilation, call: ExternNode, beside: TritonKernel | None) -> str:

@@ -28,9 +28,11 @@ ROUNDS, LAUNCHES = 5, 10
 EQUAL = 0.97
 
 
-def chosen(key: str, device: torch.device, make: Callable[[], Mapping[str, Callable[[], None]]]) -> str:
-    """The name of the quickest way. make: gives the ways, the one that wins where times are equal first; only called
-    where no choice is stored."""
+def chosen(
+    key: str, device: torch.device, make: Callable[[], Mapping[str, Callable[[], None]]], what: str
+) -> str:
+    """The name of the quickest way; "" where none can run. what: the work, for people. make: gives the ways, the one that
+    wins where times are equal first; only called where no choice is stored."""
     file = _file(key, device)
     try:
         stored = json.loads(file.read_text())
@@ -42,8 +44,8 @@ def chosen(key: str, device: torch.device, make: Callable[[], Mapping[str, Calla
     if not times:
         return ""
     name = _quickest(times)
-    _write(file, {"chosen": name, "milliseconds": times, "key": key[:2000]})
-    logger().info("chose %s of %s", name, ", ".join(f"{n}: {t:.4f} ms" for n, t in times.items()))
+    _write(file, {"chosen": name, "milliseconds": times, "what": what})
+    logger().info("%s: %s of %s", what, name, ", ".join(f"{n}: {t:.4f} ms" for n, t in times.items()))
     return name
 
 

@@ -1,0 +1,72 @@
+"""Measured choices: the quickest way, the first where times are equal; stored, and measured once a machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from inductor_backend.codegen.triton.tiling import Axis, Tile, variants
+from inductor_backend.runtime import triton_tune
+
+DEVICE = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def times(monkeypatch, tmp_path):
+    found = {}
+    monkeypatch.setattr(triton_tune, "_times", lambda ways: dict(found))
+    monkeypatch.setattr(triton_tune, "_file", lambda key, device: tmp_path / f"{key}.json")
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    return found
+
+
+def chosen(key="work"):
+    return triton_tune.chosen(key, DEVICE, dict, "some work")
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [({"aten": 1.0, "ours": 0.5}, "ours"), ({"aten": 1.0, "ours": 0.98}, "aten"), ({}, "")],
+)
+def test_the_quickest(times, measured, expected):
+    times.update(measured)
+    assert chosen() == expected
+
+
+def test_measured_once(times, tmp_path):
+    times.update({"a": 2.0, "b": 1.0})
+    assert chosen() == "b"
+    times.update({"a": 0.1})
+    assert chosen() == "b" and chosen("other") == "a"
+    assert json.loads((tmp_path / "work.json").read_text())["what"] == "some work"
+
+
+def test_a_damaged_file_is_measured_again(times, tmp_path):
+    times.update({"a": 1.0})
+    (tmp_path / "work.json").write_text("{")
+    assert chosen() == "a" and chosen() == "a"
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [
+        Tile((Axis("x", (0,), 100_000, 512),), 4, False),
+        Tile((Axis("y", (0,), 4096, 32), Axis("x", (1,), 4096, 32)), 4, False),
+        Tile((Axis("x", (0,), 4096, 1), Axis("r", (1,), 4096, 4096)), 16, False),
+        Tile((Axis("x", (0,), 4096, 1), Axis("r", (1,), 50_000, 2048)), 8, True),
+    ],
+)
+def test_variants_of_a_tile_cover_the_same_loops(tile):
+    found = variants(tile)
+    assert found[0] == tile and len(found) == len(set(found)) > 2
+    for one in found:
+        assert [axis.loops for axis in one.axes] == [axis.loops for axis in tile.axes]
+        assert all(axis.block & (axis.block - 1) == 0 for axis in one.axes)
+        assert one.warps in (1, 2, 4, 8, 16) and one.looped == tile.looped
+        if tile.reduced is not None and not tile.looped:
+            assert one.reduced == tile.reduced  # a row stays whole
