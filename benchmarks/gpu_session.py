@@ -28,6 +28,7 @@ CHECKS = {
     "products fp16": [MODES, "-k", "own_products and dtype2"],
     "modes": [MODES, "-k", "not own_products"],
     "recordings": ["tests/cudagraphs"],
+    "launches": ["tests/triton_kernels/test_launches.py", "-m", "not gpu"],
     "models": [FIRST, "-k", "not test_operators"],
     "gradients": [FIRST, "-k", "gradients"],
     "operators fp32": [FIRST, "-k", "test_operators and float32 and not gradients"],

@@ -25,11 +25,12 @@ from tracer_core.natives.tables import (
     outside,
     torch_functions,
     torch_settings,
+    triton_kernels,
     type_parameters,
 )
 
 __all__ = [
     "arrays", "attributes", "autograd", "builtins", "classes", "construction", "containers", "copying", "descriptors",
     "distributed", "frames", "functional", "higher_order", "iteration", "iterators", "libraries", "numbers", "objects",
-    "operators", "optimizers", "ordered", "outside", "torch_functions", "torch_settings", "type_parameters",
+    "operators", "optimizers", "ordered", "outside", "torch_functions", "torch_settings", "triton_kernels", "type_parameters",
 ]  # fmt: skip

@@ -1,0 +1,122 @@
+"""Triton kernels that a program launches: ``kernel[grid](...)`` is one node of the graph.
+
+In: calls of Triton's Python functions. Out: rows of the effect table. What always holds: a launch that is no node (a kernel
+that is tuned, one whose source does not show what it writes, tensors that require gradients) ends the graph and is made
+as the program makes it; triton is never imported here.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.natives import triton_launches
+from tracer_core.natives.effects import CALLED_PACKAGES
+from tracer_core.natives.triton_launches import Layout, Unclear
+
+#: What only says which grid a kernel is launched on.
+_PROXIES = frozenset(
+    f"{cls}.__getitem__{inner}"
+    for cls in ("KernelInterface", "JITFunction")
+    for inner in ("", ".<locals>.<lambda>")
+)
+
+#: Kernels whose launches can be nodes.
+_KERNELS = frozenset({"JITFunction", "InterpretedFunction"})
+
+
+def _python(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    module, name = function.__globals__.get("__name__", ""), function.__qualname__
+    if not module.startswith("triton.runtime") or name in _PROXIES:
+        return tracer.frame_of(function, args, kwargs)
+    kernel = args[0] if args else None
+    if name == "ConstexprFunction.__call__":  # triton.cdiv and its like, called on the host
+        return tracer.prepare(tracer.getattr(kernel, "fn"), args[1:], kwargs)
+    if function.__name__ == "run" and type(kernel).__name__ in _KERNELS:
+        try:
+            return _launch(tracer, kernel, args[1:], dict(kwargs))
+        except Unclear as reason:
+            tracer.break_graph("native_python", f"a launch of a Triton kernel: {reason}")
+    tracer.break_graph("native_python", f"{module}.{name} is not traced into")
+
+
+def _launch(tracer: Any, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    grid, warmup = kwargs.pop("grid", None), kwargs.pop("warmup", False)
+    if warmup or getattr(kernel, "pre_run_hooks", None) or getattr(kernel, "launch_metadata", None):
+        raise Unclear("it has hooks, or is only compiled")
+    values = _bound(kernel, args, kwargs)
+    if callable(grid):
+        grid = tracer.call_value(grid, [dict(values)], {})
+    sizes = [*grid] if isinstance(grid, (tuple, list)) else [grid]
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(n, (int, torch.SymInt)) for n in sizes):
+        raise Unclear(f"its grid is a {type(grid).__name__}")
+    parameters = tuple(_parameter(kernel, name, value) for name, value in values.items())
+    options = tuple(sorted((name, _constant(value)) for name, value in kwargs.items() if name not in values))
+    operator, replaced = triton_launches.operator_for(kernel, Layout(parameters, options))
+    given = [
+        value for value, (_, kind, _) in zip(values.values(), parameters, strict=True) if kind != "constant"
+    ]
+    arguments = [*sizes, *[1] * (3 - len(sizes)), *given]
+    _demand_plain(tracer, arguments, replaced)
+    made = tracer.call_torch(operator, arguments, {})
+    for place, result in zip(replaced, made if isinstance(made, tuple) else (made,), strict=True):
+        tracer.call_torch(torch.Tensor.copy_, [arguments[place], result], {})
+
+
+def _demand_plain(tracer: Any, arguments: list[Any], replaced: tuple[int, ...]) -> None:
+    """A kernel knows addresses: what it may reach by them must be its arguments alone. An input may be a part of its
+    memory in another call."""
+    tensors = {place: value for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)}
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors.values()):
+        raise Unclear("a tensor that requires gradients, of which autograd would not know")
+    if not all(triton_launches.whole(tensor) for tensor in tensors.values()):
+        raise Unclear("a tensor that is a part of its memory, of which a kernel may reach the rest")
+    owners = {place: torch_private.storage_id(tensor) for place, tensor in tensors.items()}
+    given = [
+        torch_private.storage_id(one)
+        for _, real, node in tracer.recorder.inputs
+        for one in (real, node.meta.get("val"), node.meta.get("example_value"))
+        if isinstance(one, torch.Tensor)
+    ]
+    if any(owners[place] in given or not tracer.is_fresh(tensors[place]) for place in replaced):
+        raise Unclear("it writes to a tensor from before this segment")
+    if any(list(owners.values()).count(owners[place]) > 1 for place in replaced):
+        raise Unclear("two of its tensors share the memory that it writes to")
+
+
+def _bound(kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Every parameter's value, in order."""
+    signature = inspect.signature(triton_launches.function_of(kernel))
+    names = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    try:
+        bound = signature.bind(*args, **names)
+    except TypeError as error:
+        raise Unclear(str(error)) from error
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _parameter(kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
+    annotation = kernel.fn.__annotations__.get(name, "")
+    if "constexpr" in (annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")):
+        return name, "constant", _constant(value)
+    if isinstance(value, torch.Tensor):
+        return name, "Tensor", None
+    for kind, schema in ((bool, "bool"), (int, "SymInt"), (torch.SymInt, "SymInt"), (float, "float")):
+        if isinstance(value, kind):
+            return name, schema, None
+    return name, "constant", _constant(value)
+
+
+def _constant(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, float, str) or isinstance(value, torch.dtype):
+        return value
+    if type(value).__module__ == "triton.language.core" and type(value).__name__ == "dtype":
+        return value
+    raise Unclear(f"a parameter is a {type(value).__name__}")
+
+
+CALLED_PACKAGES["triton"] = _python

@@ -1,0 +1,242 @@
+"""Operators for Triton kernels that a program launches itself.
+
+In: a kernel and how its parameters are given. Out: an operator of torch's that launches it on copies of the tensors that
+the kernel writes to and returns these, and `written`: which parameters those are. What always holds: one name of an
+operator never means two kernels; where the source does not show what is written, there is no operator.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+#: Functions of triton.language that write through their first argument.
+_WRITES = frozenset(
+    {"store", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor", "atomic_xchg", "atomic_cas"}
+)  # fmt: skip
+
+#: What writes, or makes pointers, in ways that are not followed.
+_HIDING = frozenset(
+    {
+        "pointer_type",
+        "inline_asm_elementwise",
+        "make_tensor_descriptor",
+        "_experimental_make_tensor_descriptor",
+    }
+)
+
+#: What may be called by its bare name.
+_PLAIN_CALLS = frozenset({"range", "min", "max", "int", "float", "len", "abs"})
+
+#: Methods of blocks that only read.
+_READING_METHODS = frozenset(
+    {"to", "sum", "max", "min", "load", "trans", "reshape", "broadcast_to", "expand_dims", "cast"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a launch gives a kernel's parameters, in order: (name, kind, constant). kind: Tensor, SymInt, float, bool, or
+    constant. options: such as num_warps."""
+
+    parameters: tuple[tuple[str, str, Any], ...]
+    options: tuple[tuple[str, Any], ...]
+
+
+class Unclear(Exception):
+    """Why a launch is no operator."""
+
+
+def function_of(kernel: Any) -> Any:
+    """The Python function that a kernel was made from."""
+    function = getattr(kernel, "fn", None)
+    if not inspect.isfunction(function):
+        raise Unclear(f"{type(kernel).__name__} around another one chooses its parameters at each launch")
+    return function
+
+
+def written(kernel: Any) -> frozenset[str]:
+    """The parameters that the kernel writes through, as its source shows. Raises Unclear where it does not show."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function_of(kernel))))
+    except (OSError, TypeError, SyntaxError) as error:
+        raise Unclear(f"the kernel's source is not there: {error}") from error
+    (definition,) = tree.body
+    assert isinstance(definition, ast.FunctionDef)
+    names = function_of(kernel).__globals__.items()
+    languages = {
+        name for name, value in names if inspect.ismodule(value) and value.__name__.split(".")[0] == "triton"
+    }
+    return _Writes(definition, languages).run()
+
+
+class _Writes:
+    """Which parameters reach the pointer of a writing call. languages: names of Triton's modules. Mutable: `origins` grows
+    until nothing changes."""
+
+    def __init__(self, definition: ast.FunctionDef, languages: set[str]) -> None:
+        arguments = definition.args
+        parameters = {one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+        self.origins = {name: {name} for name in parameters}
+        self.body, self.languages = definition.body, languages
+
+    def run(self) -> frozenset[str]:
+        nodes = [node for statement in self.body for node in ast.walk(statement)]
+        if any(map(_hides, nodes)):
+            raise Unclear("the kernel's source does not show what it writes")
+        before = -1
+        while before != (now := sum(map(len, self.origins.values()))):
+            before = now
+            for target, value in self._bindings(nodes):
+                for name in _names(target):
+                    self.origins.setdefault(name, set()).update(self._pointers(value))
+        found: set[str] = set()
+        for node in nodes:
+            if isinstance(node, ast.Call):
+                found |= self._written_by(node)
+        return frozenset(found)
+
+    @staticmethod
+    def _bindings(nodes: list[ast.AST]) -> Iterator[tuple[ast.AST, ast.AST]]:
+        for node in nodes:
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    yield target, node.value
+            elif isinstance(node, (ast.AugAssign, ast.AnnAssign)) and node.value is not None:
+                yield node.target, node.value
+            elif isinstance(node, ast.For):
+                yield node.target, node.iter
+
+    def _pointers(self, value: ast.AST) -> set[str]:
+        """The parameters whose memory an expression may point into; what a kernel loads is no pointer (see `_HIDING`)."""
+        if isinstance(value, ast.Call) and self._of_language(value) in {"load", *_WRITES}:
+            return set()
+        if isinstance(value, ast.Name):
+            return self.origins.get(value.id, set())
+        return set().union(*(self._pointers(child) for child in ast.iter_child_nodes(value)), set())
+
+    def _written_by(self, call: ast.Call) -> set[str]:
+        """What a call may write: through its first argument, or, of a function that is not the language's, through any."""
+        given = [*call.args, *(keyword.value for keyword in call.keywords)]
+        name = self._of_language(call)
+        if name is not None and name not in _WRITES:
+            return set()
+        if name is not None and call.args:
+            given = call.args[:1]
+        elif isinstance(call.func, ast.Name) and call.func.id in _PLAIN_CALLS:
+            return set()
+        elif isinstance(call.func, ast.Attribute):
+            given.append(call.func.value)
+            if call.func.attr in _READING_METHODS:
+                return set()
+        return set().union(*map(self._pointers, given), set())
+
+    def _of_language(self, call: ast.Call) -> str | None:
+        """The name of a function of Triton's modules, None for any other."""
+        root: ast.AST = call.func
+        if not isinstance(root, ast.Attribute):
+            return None
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        known = isinstance(root, ast.Name) and root.id in self.languages and root.id not in self.origins
+        return call.func.attr if known else None  # type: ignore[attr-defined]
+
+
+def _hides(node: ast.AST) -> bool:
+    """Functions and bindings inside expressions, and what writes in other ways than by a call that is known."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in _HIDING
+    return isinstance(node, (ast.FunctionDef, ast.Lambda, ast.NamedExpr, ast.With, ast.comprehension))
+
+
+def _names(target: ast.AST) -> Iterator[str]:
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name):
+            yield node.id
+
+
+_operators: dict[Any, Any] = {}
+_definitions: list[Any] = []
+
+
+def operator_for(kernel: Any, layout: Layout) -> tuple[Any, tuple[int, ...]]:
+    """The operator that launches the kernel, and which of its arguments its results replace. Its arguments are three sizes
+    of the grid, then the parameters that are no constants. Raises Unclear where there is none."""
+    key = (id(kernel), layout)
+    if key not in _operators:
+        _operators[key] = (kernel, _made(kernel, layout))  # the kernel stays alive, and its id its own
+    return _operators[key][1]
+
+
+def _made(kernel: Any, layout: Layout) -> Any:
+    writes = written(kernel)
+    given = [(name, kind) for name, kind, _ in layout.parameters if kind != "constant"]
+    replaced = tuple(3 + k for k, (name, kind) in enumerate(given) if kind == "Tensor" and name in writes)
+    if not replaced:
+        raise Unclear("the kernel writes to none of its tensors")
+    parameters = [f"{kind} {name}" for name, kind in (*_GRID, *given)]
+    schema = f"({', '.join(parameters)}) -> ({', '.join(['Tensor'] * len(replaced))})"
+    short = f"{kernel.fn.__name__}_{_digest(kernel, layout)}"
+    made: Any = torch.library.custom_op(
+        f"tracer_triton::{short}", _launcher(kernel, layout, replaced), mutates_args=(), schema=schema
+    )
+    made.register_fake(lambda *arguments: _several([_like(arguments[k]) for k in replaced]))
+    _definitions.append(made)
+    return getattr(torch.ops.tracer_triton, short).default, replaced
+
+
+_GRID = (("grid_x", "SymInt"), ("grid_y", "SymInt"), ("grid_z", "SymInt"))
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+def _several(tensors: list[torch.Tensor]) -> Any:
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+
+
+def _digest(kernel: Any, layout: Layout) -> str:
+    """Of all that launches have in common; of this process, whose functions the kernel may call."""
+    source = getattr(kernel, "cache_key", None) or inspect.getsource(kernel.fn)
+    place = (kernel.fn.__module__, kernel.fn.__qualname__, id(kernel))
+    return hashlib.sha256(repr((source, place, layout)).encode()).hexdigest()[:16]
+
+
+def _launcher(kernel: Any, layout: Layout, replaced: tuple[int, ...]) -> Callable[..., Any]:
+    options = dict(layout.options)
+
+    def launch(*arguments: Any) -> Any:
+        made = list(arguments)
+        for k in replaced:
+            made[k] = _like(arguments[k]).copy_(arguments[k])
+        grid, values = tuple(made[:3]), iter(made[3:])
+        given = {
+            name: constant if kind == "constant" else next(values)
+            for name, kind, constant in layout.parameters
+        }
+        if all(grid):
+            kernel[grid](**given, **options)
+        return _several([made[k] for k in replaced])
+
+    return launch
+
+
+def whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are all of its memory, each once: a kernel with its address reaches nothing else."""
+    expected: Any = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected = expected * size
+    nbytes = expected * tensor.element_size()
+    return bool(tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == nbytes)
