@@ -163,6 +163,12 @@ def step(function, model, inputs, loss_of, dtype):
     return found | {name: b for name, b in model.named_buffers() if b.is_floating_point()}
 
 
+def nudged(inputs):
+    """The inputs with their last bits changed at random."""
+    epsilon = torch.finfo(torch.float32).eps
+    return [x * (1 + epsilon * torch.randn_like(x).sign()) if x.is_floating_point() else x for x in inputs]
+
+
 @pytest.fixture
 def fallbacks(monkeypatch):
     found = []
@@ -179,16 +185,19 @@ def test_training_step(name, dtype, fallbacks):
     eagers, truths = copy.deepcopy(model), copy.deepcopy(model).double()
     doubles = [x.double() if x.is_floating_point() else x for x in inputs]
     truth = step(truths, truths, doubles, loss_of, torch.float64)
+    others = [copy.deepcopy(eagers) for _ in range(2)]
     eager = step(eagers, eagers, inputs, loss_of, dtype)
+    # A relu whose input is nearly 0 lets a gradient through here, there none: what the last bit of the inputs
+    # changes in eager's gradients is rounding, too.
+    eagers = [eager, *(step(one, one, nudged(inputs), loss_of, dtype) for one in others)]
     ours = step(tracer_core.compile(model), model, inputs, loss_of, dtype)
     assert fallbacks == []
     assert ours.keys() == eager.keys()
     for key, true in truth.items():
         mine, theirs = ours[key], eager[key]
         assert (mine.dtype, mine.stride()) == (theirs.dtype, theirs.stride()), key
-        # As a whole: a relu whose input is nearly 0 lets a gradient through here, there none, in eager too.
-        allowed = 3 * (theirs - true).norm() + SLACK[dtype] * true.norm()
-        assert (mine - true).norm() <= allowed, key
+        error = max((one[key] - true).norm() for one in eagers)
+        assert (mine - true).norm() <= 3 * error + SLACK[dtype] * true.norm(), key
 
 
 def test_a_product_that_is_read_and_returned_is_computed_once():
