@@ -21,18 +21,23 @@ ROOT = Path(__file__).resolve().parents[1]
 
 MODES, FIRST = "tests/triton_kernels/test_gpu_modes.py", "tests/triton_kernels/test_gpu.py"
 
-#: name -> arguments of pytest. Run at the same time.
+#: name -> arguments of pytest.
 CHECKS = {
     "products bf16": [MODES, "-k", "own_products and dtype1"],
     "products fp32": [MODES, "-k", "own_products and dtype0"],
     "products fp16": [MODES, "-k", "own_products and dtype2"],
-    "modes": [MODES, "-k", "not own_products"],
+    "scatters, settings": [MODES, "-k", "scatter or deterministic or float32_products or choices"],
     "recordings": ["tests/cudagraphs"],
     "launches": ["tests/triton_kernels/test_launches.py", "-m", "not gpu"],
     "models": [FIRST, "-k", "not test_operators"],
     "gradients": [FIRST, "-k", "gradients"],
     "operators fp32": [FIRST, "-k", "test_operators and float32 and not gradients"],
     "operators bf16": [FIRST, "-k", "test_operators and bfloat16"],
+}
+
+#: Run afterwards, with the device to itself: what it asks for depends on times.
+ALONE = {
+    "modes": [MODES, "-k", "not (own_products or scatter or deterministic or float32_products or choices)"],
 }
 
 #: The rows that matter most come first: time may end before them all.
@@ -52,11 +57,11 @@ ROWS = (
 COMPILERS = ("ours", "ours:max-autotune")
 
 
-def checks(seconds: float, out: Path) -> dict[str, str]:
-    """Name of each check -> the last line of its output."""
+def checks(some: dict[str, list[str]], seconds: float, out: Path) -> dict[str, str]:
+    """Name of each check -> the last line of its output. They run at the same time."""
     running = {}
-    for name, arguments in CHECKS.items():
-        log = open(out / f".{name.replace(' ', '_')}.log", "w+")  # noqa: SIM115  (closed below)
+    for name, arguments in some.items():
+        log = open(out / f".{name.replace(' ', '_')}.log", "w+")  # noqa: SIM115
         command = [
             sys.executable,
             "-m",
@@ -86,7 +91,8 @@ def checks(seconds: float, out: Path) -> dict[str, str]:
         last = text.strip().splitlines()[-1:] or ["nothing"]
         lines[name] = last[0][:110] + (f" (code {process.returncode})" if process.returncode else "")
         texts.append(f"=== {name}\n" + text[-12_000:] + "\n".join(failed))
-    (out / "checks.txt").write_text("\n\n".join(texts))
+    with open(out / "checks.txt", "a") as stream:
+        stream.write("\n\n".join(texts))
     return lines
 
 
@@ -135,7 +141,10 @@ def main() -> None:
     out = Path(os.environ.get("OUT") or ROOT / "benchmarks" / "results" / "gpu")
     cache = Path("/tmp/gpu_session_cache")
     cache.mkdir(mode=0o700, exist_ok=True)
-    found = checks(chosen.checks, out) if chosen.checks > 0 else {}
+    (out / "checks.txt").unlink(missing_ok=True)
+    found = {}
+    if chosen.checks > 0:
+        found = checks(CHECKS, 0.65 * chosen.checks, out) | checks(ALONE, 0.35 * chosen.checks, out)
     left = chosen.seconds - (time.monotonic() - started) - 5
     table = rows(left, out, cache, chosen.rows, chosen.compilers)
     print(choices(out, cache))

@@ -62,7 +62,12 @@ def test_the_default_mode_records_where_the_host_sets_the_pace():
 
 
 def test_the_default_mode_leaves_alone_what_the_device_slows_down():
-    fast = tracer_core.compile(lambda x, w: [x := (x @ w).relu() for _ in range(8)][-1])
+    def program(x, w):
+        for _ in range(8):
+            x = (x @ w).relu()
+        return x
+
+    fast = tracer_core.compile(program)
     x, w = torch.randn(8192, 4096, device="cuda"), torch.randn(4096, 4096, device="cuda") / 64
     for _ in range(10):
         fast(x, w)
