@@ -27,13 +27,15 @@ from inductor_backend.plugin import BACKEND
 from tests.opinfo.cases import KINDS, Case, spread
 from tests.opinfo.judge import Outcome, differs
 from tests.opinfo.unusual import EAGER_ASSERTS, NO_VALUES
-from tests.opinfo.values import WIDER, copied, leaves, nudged, tensors, widened
+from tests.opinfo.values import Rounding, copied, leaves, nudged, tensors, widened
 from tests.support.opinfo_database import op_db
 from tracer_core.plugin_api import hookimpl
 from tracer_core.stages import recording
 
 #: Cases of one program.
 GROUP = 24
+#: How often a call is made with its numbers moved by rounding, to see how far results move.
+MOVES = 3
 #: Calls of a kind that eager refuses and that are tried at most: each is a program of its own.
 REFUSED = 6
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
@@ -274,19 +276,21 @@ class Row:
         text = EAGER_ASSERTS.get(self.op.name)
         return text is not None and text in str(error) and "INTERNAL ASSERT FAILED" in str(error)
 
-    def truth(self, case: Case) -> Callable[[], tuple[Outcome | None, Outcome | None]]:
-        """The case in double precision, and with inputs that are off by their rounding."""
+    def truth(self, case: Case) -> Callable[[], tuple[Outcome | None, list[Outcome]]]:
+        """The case in double precision, and several times with all numbers off by their rounding."""
 
-        def compute() -> tuple[Outcome | None, Outcome | None]:
-            epsilon = (
-                torch.finfo(self.dtype).eps / 2 if self.dtype in WIDER else torch.finfo(torch.float32).eps / 2
-            )
-            if self.dtype is torch.float64:
-                epsilon = torch.finfo(torch.float64).eps / 2
+        def compute() -> tuple[Outcome | None, list[Outcome]]:
+            precision = self.dtype if self.dtype.is_floating_point or self.dtype.is_complex else torch.float32
+            epsilon = torch.finfo(precision).eps / 2
             functions = program([case.function])
             with _quietly(torch.float64):
                 (true,) = self.outcomes(functions, [case], widened)
-                (moved,) = self.outcomes(functions, [case], lambda v: nudged(widened(v), 3, epsilon))
+                moved = []
+                for seed in range(MOVES):
+                    with Rounding(seed, epsilon):
+                        moved += self.outcomes(
+                            functions, [case], lambda v, seed=seed: nudged(widened(v), seed, epsilon)
+                        )
             return true, moved
 
         return compute

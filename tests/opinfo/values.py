@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 WIDER = {
     torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64,
@@ -88,14 +89,43 @@ def widened(value: Any) -> Any:
     return rebuild(copied(value), wider)
 
 
+def _noise(like: torch.Tensor, epsilon: float, generator: torch.Generator) -> torch.Tensor:
+    """Factors within one part in 1/epsilon of 1, for complex numbers in every direction."""
+
+    def part() -> torch.Tensor:
+        return torch.rand(like.shape, generator=generator, dtype=torch.float64) * 2 - 1
+
+    found = torch.complex(part(), part()) if like.is_complex() else part()
+    return (1 + epsilon * found).to(like.dtype)
+
+
 def nudged(value: Any, seed: int, epsilon: float) -> Any:
     """Each number moved by at most one part in 1/epsilon: how far results move with it is what rounding may do."""
     generator = torch.Generator().manual_seed(seed)
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
-            noise = torch.rand(leaf.shape, generator=generator, dtype=torch.float64) * 2 - 1
-            return (leaf.detach() * (1 + epsilon * noise).to(leaf.dtype)).requires_grad_(leaf.requires_grad)
+            return (leaf.detach() * _noise(leaf, epsilon, generator)).requires_grad_(leaf.requires_grad)
         return leaf
 
     return rebuild(value, move)
+
+
+class Rounding(TorchDispatchMode):
+    """Inside, every number that an operator computes is moved likewise: what the rounding of what lies between the
+    inputs and the result may do."""
+
+    def __init__(self, seed: int, epsilon: float) -> None:
+        super().__init__()
+        self.generator, self.epsilon = torch.Generator().manual_seed(seed), epsilon
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns):
+            return result  # a view
+        for leaf in tensors(result):
+            if leaf.dtype in (torch.float64, torch.complex128) and leaf.layout is torch.strided:
+                overlaps = any(n > 1 and step == 0 for n, step in zip(leaf.shape, leaf.stride(), strict=True))
+                if not overlaps:
+                    leaf.detach().mul_(_noise(leaf, self.epsilon, self.generator))
+        return result

@@ -98,10 +98,8 @@ def _logarithms(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
 
 def _bags(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     """Sums of bags of bfloat16 rows are found without the bag of each position (fakes know that of the other dtypes)."""
-    weight, _, offsets, _, kind, _, scale, _, padding = (
-        *args,
-        *(False, 0, False, None, False, -1)[len(args) - 3 :],
-    )
+    given: list[Any] = [*args, *(False, 0, False, None, False, -1)[len(args) - 3 :]]
+    weight, _, offsets, _, kind, _, scale, _, padding = given
     plain = weight.dtype is torch.bfloat16 and weight.device.type == "cpu" and kind == 0 and padding < 0
     if not plain or weight.stride(1) != 1 or (scale is not None and scale.stride(0) != 1):
         return result
