@@ -242,3 +242,11 @@ def test_a_convolution_with_one_stride_for_both_dimensions():
 
     assert same(run, torch.rand(1, 4, 5, 5), torch.rand(1, 4, 2, 3), torch.rand(1)) is None
     gradients(run, torch.rand(1, 4, 5, 5).clone, torch.rand(1, 4, 2, 3).clone, torch.rand(1).clone)
+
+
+@torch.no_grad()
+def test_a_convolution_of_one_image_without_a_batch():
+    def run(x, w):
+        return torch.nn.functional.conv2d(x, w, stride=2, padding=1)
+
+    assert same(run, torch.rand(16, 9, 9), torch.rand(32, 16, 3, 3)) is None
