@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import tracer_core
 from tests.aten.programs import randn
 from tests.engines.running import compiled
 from tracer_core.dispatch import fallback_of
@@ -40,3 +41,131 @@ def test_an_operator_that_onnx_runtime_lacks_is_named():
     runner, _ = compiled("onnxrt", lambda x: F.gelu(x) + 1, randn(3).double())
     assert "aten.gelu.default (1x: ONNX Runtime refuses it" in fallback_of(runner).reason
     torch.testing.assert_close(runner([torch.ones(3).double()])[0], F.gelu(torch.ones(3).double()) + 1)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 8, 3)
+        self.norm = torch.nn.BatchNorm2d(8)
+        self.head = torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.head(F.relu(self.norm(self.conv(x))).mean((2, 3)))
+
+
+@pytest.fixture
+def net():
+    torch.manual_seed(0)
+    model = Net().eval()
+    model.norm.running_var.uniform_(0.5, 2)
+    return model
+
+
+def sessions(monkeypatch):
+    """Every session that is made from now on."""
+    from onnxrt_backend import freezing, session
+
+    made = []
+    real = session.session
+
+    def spy(*args):
+        made.append(real(*args))
+        return made[-1]
+
+    monkeypatch.setattr(freezing, "session", spy)
+    return made
+
+
+@torch.no_grad()
+def test_frozen_parameters_are_initialisers_and_changes_are_seen(net, monkeypatch):
+    made = sessions(monkeypatch)
+    fast = tracer_core.compile(net, backend="onnxrt", options={"freeze": True})
+    x = torch.randn(2, 3, 12, 12)
+    for _ in range(3):
+        torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+    assert len(made) == 1 and len(made[0].get_inputs()) == 1  # x: all else is a constant
+    net.head.weight.mul_(2)
+    net.norm.running_mean.add_(1)
+    torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+    net.load_state_dict({name: value * 0.5 for name, value in net.state_dict().items()})
+    torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+    assert len(made) == 3
+    net.head.weight.data.mul_(3)  # leaves no trace
+    fast.refresh()
+    torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+    assert fast.release_originals() == 0  # ONNX Runtime reads them still
+
+
+@torch.no_grad()
+def test_frozen_batch_norm_is_folded_into_the_convolution(net, tmp_path):
+    import onnx
+
+    path = tmp_path / "optimised.onnx"
+    options = {"freeze": True, "session_options": {"session.save_model_format": "ONNX"}}
+    config = build_config(backend="onnxrt", options=options)
+    assert dict(config.options.session_options) == options["session_options"]
+
+    from onnxrt_backend import freezing
+    from onnxrt_backend.export import export
+    from tracer_core.plugin_api import lower
+    from tracer_core.testing import torch_graph
+
+    captured = torch_graph(net, [torch.randn(1, 3, 8, 8)])
+    lowered = lower(captured.gm, captured.real_inputs, "onnxrt", input_specs=captured.inputs)
+    made = export(lowered.graph, "net")
+    names = {name: captured.real_inputs[i].detach() for i, name, _ in made.graph.inputs if i}
+    model = onnx.load_from_string(freezing.with_initializers(made.model, names))
+    assert [one.name for one in model.graph.initializer] == list(names) and len(model.graph.input) == 1
+
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    settings.optimized_model_filepath = str(path)
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    values = {name: freezing._value(value.contiguous()) for name, value in names.items()}
+    settings.add_external_initializers(list(values), list(values.values()))
+    onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    kinds = [node.op_type for node in onnx.load(str(path)).graph.node]
+    assert "BatchNormalization" not in kinds and any("Conv" in kind for kind in kinds), kinds
+
+
+@torch.no_grad()
+def test_one_dynamic_session_serves_batches_from_1_to_32(net, monkeypatch):
+    made = sessions(monkeypatch)
+    fast = tracer_core.compile(net, backend="onnxrt", dynamic=True, options={"freeze": True})
+    for batch in (4, 2, 32, 17, 8):
+        x = torch.randn(batch, 3, 12, 12)
+        torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
+    assert len(made) == 1
+
+
+def peak_growth(work):
+    """Megabytes by which memory rose above what it is now while `work` ran (Linux)."""
+    def now(field):
+        lines = open("/proc/self/status").read().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak starts anew
+    before = now("VmRSS")
+    kept = work()
+    del kept
+    return now("VmHWM") - before
+
+
+@torch.no_grad()
+def test_a_hundred_megabytes_of_inputs_are_not_copied():
+    fast = tracer_core.compile(lambda x: x.sum(-1), backend="onnxrt")
+    x = torch.randn(1024, 25600)  # 105 MB
+    torch.testing.assert_close(fast(x), x.sum(-1), rtol=1e-3, atol=1e-2)
+    if peak_growth(x.clone) < 90:
+        pytest.skip("the system does not tell the peak of memory")
+    assert peak_growth(lambda: [fast(x) for _ in range(3)]) < 50
+
+
+def test_wrong_levels_and_threads_are_found_at_compile():
+    for options in ({"graph_optimization_level": "most"}, {"intra_op_threads": 0}, {"session_options": {"a": 1}}):
+        with pytest.raises(OptionError, match=next(iter(options))):
+            tracer_core.compile(lambda x: x, backend="onnxrt", options=options)

@@ -24,6 +24,20 @@ def test_options_and_their_mistakes():
         build_config(backend="tvm", options={"cost_model": "best"})
 
 
+def test_what_tvm_does_not_check_is_left_to_pytorch():
+    """TVM reads past the end of a table, and a whole number divided by zero ends the process."""
+    table = torch.randn(5, 3)
+    look_up = tracer_core.compile(lambda i: table[i] * 2, backend="tvm")
+    divide = tracer_core.compile(lambda x, y: x // y, backend="tvm")
+    for _ in range(2):
+        torch.testing.assert_close(look_up(torch.tensor([4, 0])), table[[4, 0]] * 2)
+        with pytest.raises(IndexError):
+            look_up(torch.tensor([7, 0]))
+        assert divide(torch.tensor([7]), torch.tensor([2])).item() == 3
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            divide(torch.tensor([7]), torch.tensor([0]))
+
+
 def test_cubes_of_negative_numbers():
     runner, _ = compiled("tvm", lambda x: x**3 + x**2, randn(64))
     x = torch.linspace(-3, 3, 64)

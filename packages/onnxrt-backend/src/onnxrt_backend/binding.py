@@ -11,7 +11,7 @@ tensor that is bound lives as long as the call.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
@@ -32,14 +32,20 @@ class Binding:
 class BoundSession:
     """The runner (mutable: it keeps idle bindings).
 
-    session: an onnxruntime.InferenceSession. device: where inputs and outputs live.
+    session: an onnxruntime.InferenceSession. device: where inputs and outputs live. frozen: names of inputs of the graph
+    that are initialisers of the session; held: what must live as long as they do.
     """
 
-    def __init__(self, session: Any, exported: Exported, spec: CompileSpec) -> None:
+    def __init__(
+        self, session: Any, exported: Exported, spec: CompileSpec, frozen: Container[str] = (), held: Any = None
+    ) -> None:
         self._session = session
         self._device = spec.device
         self._place = (spec.device.type, spec.device.index or 0)
-        self._inputs = [(index, name, element_type(dtype)) for index, name, dtype in exported.graph.inputs]
+        self._held = held
+        self._inputs = [
+            (index, name, element_type(dtype)) for index, name, dtype in exported.graph.inputs if name not in frozen
+        ]
         self._forms = exported.graph.forms(spec)
         self._outputs = [(form.name, element_type(form.dtype)) for form in self._forms]
         self._finish = exported.graph.finish

@@ -2,7 +2,7 @@
 
 In: the hook call; then a lowered ATen graph and its spec. Out: a runner. What always holds: listing the
 backend imports neither onnx nor onnxruntime; parameters are inputs of the model, bound by address, so that
-writing to them is seen by the next call.
+writing to them is seen by the next call, unless the user's option ``freeze`` makes them constants.
 """
 
 from __future__ import annotations
@@ -39,10 +39,13 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """A runner for a lowered graph. Raises BackendError, or what the exporter raises."""
     from onnxrt_backend.binding import BoundSession  # heavy: torch.onnx
     from onnxrt_backend.export import export  # heavy: torch.onnx
+    from onnxrt_backend.freezing import Freezable  # heavy: torch.onnx
     from onnxrt_backend.session import session  # heavy: onnxruntime
 
     with stage("onnxrt export", graph=spec.name):
         exported = export(graph, spec.name)
+    if spec.constants:
+        return Freezable(exported, spec)
     with stage("onnxrt session", graph=spec.name):
         made = session(exported.model, spec.options, spec.device.type)
     return BoundSession(made, exported, spec)
@@ -59,6 +62,7 @@ def tracer_backends() -> list[Backend]:
             ir="aten",
             shapes="symbolic",
             devices=frozenset({"cpu", "cuda"}),
+            params="constants",
             modes={"default": "ONNX Runtime's own graph optimisations, see the option of that name"},
             supports="onnxrt_backend.support:supports",
             options="onnxrt_backend.options:Options",

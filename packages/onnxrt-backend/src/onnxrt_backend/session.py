@@ -6,11 +6,12 @@ what is missing. What always holds: a provider that is asked for and not there i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from onnxrt_backend.options import LEVELS, Options
+from onnxrt_backend.options import Options
 from tracer_core.plugin_api import BackendError
 
 NAME = "onnxrt"
@@ -37,12 +38,11 @@ def providers(options: Options, device: str) -> tuple[str, ...]:
     return wanted
 
 
-def session(model: bytes, options: Options, device: str) -> Any:
-    """An InferenceSession for a model. Raises BackendError."""
+def session(model: bytes, options: Options, device: str, initializers: Mapping[str, Any] | None = None) -> Any:
+    """An InferenceSession for a model. initializers: values of those that the model says are elsewhere, by name
+    (`OrtValue`s: they are not limited to the 2 GB of a serialised model). Raises BackendError."""
     import onnxruntime
 
-    if options.graph_optimization_level not in LEVELS:
-        raise BackendError(NAME, "session", f"graph_optimization_level is one of {', '.join(LEVELS)}")
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3  # errors only: a warning for every unused initializer is noise
     levels = onnxruntime.GraphOptimizationLevel
@@ -53,4 +53,8 @@ def session(model: bytes, options: Options, device: str) -> Any:
         "all": levels.ORT_ENABLE_ALL,
     }[options.graph_optimization_level]
     settings.intra_op_num_threads = options.intra_op_threads or torch.get_num_threads()
+    for key, value in options.session_options.items():
+        settings.add_session_config_entry(key, value)
+    if initializers:
+        settings.add_external_initializers(list(initializers), list(initializers.values()))
     return onnxruntime.InferenceSession(model, settings, providers=list(providers(options, device)))

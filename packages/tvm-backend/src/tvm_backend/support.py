@@ -18,6 +18,17 @@ from tvm_backend.converters import CONVERTERS
 from tvm_backend.dtypes import DTYPES
 from tvm_backend.translate import relax_module
 
+#: Operators whose kernels in PyTorch raise for an index out of range; TVM's read, or write, whatever is there.
+UNCHECKED = frozenset({
+    "embedding", "embedding_bag", "gather", "index", "index_add", "index_copy", "index_fill", "index_put", "_unsafe_index",
+    "_unsafe_index_put", "index_select", "nll_loss", "nll_loss_forward", "nll_loss2d_forward", "one_hot", "put", "scatter",
+    "scatter_add", "scatter_reduce", "take", "take_along_dim", "index_reduce", "repeat_interleave", "bincount",
+})  # fmt: skip
+
+
+#: Divisions: of whole numbers by zero, PyTorch raises, and what TVM compiles ends the process.
+DIVIDING = frozenset({"div", "divide", "floor_divide", "fmod", "remainder"})
+
 
 def supports(node: torch.fx.Node) -> str | None:
     """None if TVM can run `node`, else why not."""
@@ -29,10 +40,22 @@ def supports(node: torch.fx.Node) -> str | None:
             return f"TVM has no {str(tensor.dtype).removeprefix('torch.')} here"
         if any(isinstance(size, int) and size == 0 for size in tensor.shape):
             return "TVM's operators are not made for tensors without elements"
+    name = target.overloadpacket.__name__.rstrip("_")
+    if name in UNCHECKED and not _fixed_index(node):
+        return "TVM does not check its indices"
+    if name in DIVIDING and isinstance(node.args[1], torch.fx.Node) and not node.meta["val"].dtype.is_floating_point:
+        return "TVM does not check whole-number divisors for zero"
     if target.__name__ not in CONVERTERS and target.__name__ not in tvm_private.converted():
         return "TVM's importer has no converter for it"
     answer: str | None = _probe(node)
     return answer
+
+
+def _fixed_index(node: torch.fx.Node) -> bool:
+    """Whether no index comes from a tensor of whole numbers that the program made."""
+    return not any(
+        not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool for tensor in _probe.operands(node)
+    )
 
 
 def _build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]]:

@@ -80,9 +80,8 @@ class _Recorder(TorchFunctionMode):
             return result
         if not any(isinstance(item, torch.Tensor) for item in flat) and func is not torch.Tensor.__setitem__:
             return result
-        node = self.graph.call_function(
-            func, map_aggregate(args, self.node), map_aggregate(kwargs, self.node)
-        )
+        nodes = map_aggregate(args, self.node), map_aggregate(kwargs, self.node)
+        node = self.graph.call_method(func.__name__, *nodes) if _is_wrapped(func) else self.graph.call_function(func, *nodes)
         node.meta["val"], node.meta["user_frame"] = result, _user_frame()
         if result is not flat:
             self._bind(result, node)
@@ -93,6 +92,12 @@ class _Recorder(TorchFunctionMode):
                 got.meta.update(node.meta, val=item)
                 self._bind(item, got)
         return result
+
+
+def _is_wrapped(func: Any) -> bool:
+    """Whether it is a method of Tensor that generated code cannot name (``x ** 2`` calls a wrapped ``pow``)."""
+    module = sys.modules.get(getattr(func, "__module__", None) or "")
+    return module is torch._tensor and not hasattr(module, func.__name__)
 
 
 def _getitem(items: Any, index: int) -> Any:

@@ -346,6 +346,22 @@ def index_out_of_range(subject: Subject) -> str | None:
     return None
 
 
+@program("errors", "a whole number divided by zero")
+def divided_by_zero(subject: Subject) -> str | None:
+    """Eager raises RuntimeError; engines compute something, or end the process."""
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x // y, x % y
+
+    fast = subject.compile(fn)
+    x = torch.tensor([7, -8, 9])
+    for y in (torch.tensor([2, 3, -4]), torch.tensor([1, 0, 2]), torch.tensor([5, 5, 5])):
+        expected, actual = _outcome(fn, x, y), _outcome(fast, x, y)
+        _demand(type(expected) is type(actual), f"divided by {y.tolist()}: {actual!r}, expected {expected!r}")
+        if isinstance(expected, tuple):
+            _same(expected, actual)
+    return None
+
+
 def _outcome(fn: Callable[..., Any], *args: Any) -> Any:
     try:
         return fn(*args)
