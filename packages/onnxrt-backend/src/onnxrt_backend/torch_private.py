@@ -39,6 +39,7 @@ def translate(graph: torch.fx.Graph, name: str) -> bytes:
     """The ONNX model of a graph whose nodes carry ``meta["val"]``, serialised: its inputs are the
     placeholders that are read, its outputs the tensors of the output node, under the nodes' names."""
     import onnx_ir as ir
+    from onnx_ir.passes import common
     from torch.onnx._internal.exporter import _constants, _core, _ir_passes
 
     model = ir.Model(
@@ -54,4 +55,6 @@ def translate(graph: torch.fx.Graph, name: str) -> bytes:
             graph, model, graph_like=model.graph, owned_graphs={}, lower="at_conversion", registry=registry()
         )
     _ir_passes.add_opset_imports(model)
+    # ONNX Runtime lays out pools in blocks, and fuses what is round them, only where nothing but the maxima is made.
+    common.RemoveUnusedNodesPass()(model)
     return bytes(ir.to_proto(model).SerializeToString())
