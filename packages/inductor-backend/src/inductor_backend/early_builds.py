@@ -15,7 +15,15 @@ import torch
 
 from inductor_backend.externs import native, packed, packed_ops
 from inductor_backend.externs.packed import Geometry
-from inductor_backend.externs.table import RULES, SMALL_PRODUCT, Operand, best
+from inductor_backend.externs.table import (
+    BLOCKED_ROWS,
+    RULES,
+    SMALL_PRODUCT,
+    Choice,
+    Operand,
+    aten_choice,
+    best,
+)
 from inductor_backend.freezing.per_call import pays
 from inductor_backend.freezing.rewrite import hint
 
@@ -23,6 +31,9 @@ aten = torch.ops.aten
 
 #: Names of captured functions and methods that become products.
 PRODUCTS = frozenset({"linear", "matmul", "__matmul__", "mm", "addmm", "bilinear", "lstm", "gru"})
+
+#: Those that draw zeros and ones.
+DRAWS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "bernoulli", "bernoulli_"})
 
 
 def start(captured: torch.fx.GraphModule) -> None:
@@ -49,7 +60,10 @@ def _captured(node: torch.fx.Node, grad: bool) -> Iterator[str]:
     if name in PRODUCTS:
         operands = [value for value in map(_value, node.args) if value is not None and value.dim() > 1]
         if len(operands) < 2 or _multiplications(*operands[:2]) >= SMALL_PRODUCT:
-            yield "run_linear"
+            rows = math.prod(map(hint, operands[0].shape[:-1])) if operands else 0
+            yield "run_blocked" if rows >= BLOCKED_ROWS else "run_linear"
+    elif name in DRAWS:
+        yield "run_bernoulli"
     elif name == "conv2d" and not grad:  # ours in inference only
         g = _geometry_of_call(node)
         sizes = (1, 1, *node.meta["val"].shape)[-4:]  # an image without a batch is one of its own
@@ -108,17 +122,22 @@ def _lowered(node: torch.fx.Node) -> Iterator[str]:
         yield packed.dense_launcher(node.args[3])  # type: ignore[arg-type]
     elif node.target is aten.convolution_backward.default:
         for name, mask in (("input", [True, False, False]), ("weight", [False, True, False])):
-            if _is_ours(node, [*node.args[:-1], mask]):
+            if _choice(node, [*node.args[:-1], mask]).kind == "own":
                 yield f"run_convolution_backward_{name}"
-    elif node.target in _LAUNCHERS and not node.kwargs and _is_ours(node, node.args):
-        yield _LAUNCHERS[node.target]
+    elif node.target is aten.bernoulli.p:
+        yield "run_bernoulli"
+    elif node.target in _LAUNCHERS and not node.kwargs:
+        choice = _choice(node, node.args)
+        if choice.kind == "own":
+            yield f"run_{choice.form}" if choice.form else _LAUNCHERS[node.target]
 
 
-def _is_ours(node: torch.fx.Node, args: Any) -> bool:
+def _choice(node: torch.fx.Node, args: Any) -> Choice:
     assert node.target in RULES
     operands = [_operand(arg) for arg in args]
-    known = all(isinstance(number, int) for number in _numbers(operands))
-    return known and best(node.target, operands, hint).kind == "own"
+    if not all(isinstance(number, int) for number in _numbers(operands)):
+        return aten_choice(node.target, "what is no number yet")
+    return best(node.target, operands, hint)
 
 
 def _operand(arg: Any) -> Any:

@@ -51,6 +51,28 @@ def _linear(
     return f"run_linear({', '.join(map(_text, numbers))})"
 
 
+def _blocked(
+    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+) -> str:
+    *bias, a, b = node.args
+    numbers: list[str | Expr] = [
+        address(a),
+        *a.layout.strides,
+        address(b),
+        *b.layout.strides,
+        address(result),
+        result.layout.strides[0],
+        a.layout.sizes[0],
+        b.layout.sizes[1],
+        a.layout.sizes[1],
+        address(bias[0]) if bias else 0,
+        address(residual) if residual else 0,
+        residual.layout.strides[0] if residual else 0,
+        POSTS[post],
+    ]
+    return f"run_blocked({', '.join(map(_text, numbers))})"
+
+
 def _last(layout: Layout, program: Program, tensor: Strided) -> int:
     dtype = program.buffers[tensor.buffer].dtype
     return int(_is_last_only(Operand(layout.sizes, layout.strides, dtype)))
@@ -153,8 +175,9 @@ def _lstm(
     return f"run_lstm({', '.join(map(_text, [*tensors, steps, batch, units, int(backwards)]))})"
 
 
-#: operator name -> text of a call, which begins with the launcher's name
+#: operator name, or the form of a choice -> text of a call, which begins with the launcher's name
 OWN_CALLS = {
+    "blocked": _blocked,
     "aten.mm.default": _linear,
     "aten.addmm.default": _linear,
     "aten.convolution.default": _convolution,

@@ -125,6 +125,11 @@ class Wrapper:
 
     def target(self, node: ExternNode, overload: str = "") -> str:
         """A module-level name for the operator. overload: another one than the node's."""
+        choice = self.choices[node.name]
+        if choice.kind == "python":
+            module, _, function = choice.call.partition(":")
+            self.definitions[f"from {module} import {function}"] = None
+            return function
         name = str(node.target)
         if overload:
             name = name.rpartition(".")[0] + overload
@@ -168,7 +173,7 @@ class Wrapper:
         """A call of one of our products, which writes into the arena or a fresh output."""
         (name,) = node.writes
         result = Strided(name, self.program.buffers[name].layout)
-        call = OWN_CALLS[name_of(node.target)](
+        call = OWN_CALLS[self.choices[node.name].form or name_of(node.target)](
             self.program, node, self.address, result, node.post, node.residual
         )
         launcher = call.partition("(")[0]
@@ -208,7 +213,7 @@ class Wrapper:
                 parts.append(f"({name}, {sizes}, {strides}, {buffer.dtype})")
         if parts:
             self.expects = True
-            self.body.line(f"if unchecked: expect({str(node.target)!r}, {', '.join(parts)})")
+            self.body.line(f"if unchecked: expect({name_of(node.target)!r}, {', '.join(parts)})")
 
     # the module ----------------------------------------------------------------------------------
 

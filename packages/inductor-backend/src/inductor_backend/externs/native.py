@@ -26,17 +26,19 @@ POSTS = {
     "none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6, "hardswish": 7, "relu6": 8,
 }  # fmt: skip
 
-_GEMM = ("gemm", "dot", "panel", "posts")
+_GEMM = ("gemm", "rows", "dot", "panel", "posts")
 _BLOCKS = tuple(f"blocks VECTORS={n}" for n in (4, 3, 2, 1))
 
 #: family -> (its units: a file, and what is defined in it; its launchers and how many arguments each takes)
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "linear": (("linear", *_GEMM), {"run_linear": 14}),
+    "blocked": (("blocked", "rows", "posts"), {"run_blocked": 15}),
     "convolution": (("convolution", "unfold", *_GEMM), {"run_convolution": 25}),
     "convolution_backward": (
         ("convolution_backward", "unfold", *_GEMM),
         {"run_convolution_backward_input": 21, "run_convolution_backward_weight": 21},
     ),
+    "draws": (("draws",), {"run_bernoulli": 4}),
     "pack": (("pack",), {"run_pack": 9, "pack_depthwise": 4, "pack_narrow": 5}),
     "dense": (("dense RUN=run_packed", _BLOCKS[0], "posts"), {"run_packed": 28}),
     "dense_any": (("dense RUN=run_packed_any", *_BLOCKS, "posts"), {"run_packed_any": 28}),

@@ -73,9 +73,36 @@ def addmm(
     return out
 
 
+def blocked_addmm(
+    bias: torch.Tensor | None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    post: str = "none",
+    residual: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The same for many rows: a and b may be turned round (each has one unit stride)."""
+    m, k = a.shape
+    n = b.shape[1]
+    if out is None:
+        out = torch.empty_strided((m, n), (n, 1))
+    native.function("run_blocked")(
+        a, *a.stride(), b, *b.stride(), out, out.stride(0), m, n, k,
+        0 if bias is None else bias, 0 if residual is None else residual,
+        0 if residual is None else residual.stride(0), POSTS[post],
+    )  # fmt: skip
+    return out
+
+
 def mm(a: torch.Tensor, b: torch.Tensor, **more: object) -> torch.Tensor:
     """``a @ b``: see `addmm`."""
     return addmm(None, a, b, **more)  # type: ignore[arg-type]
+
+
+def blocked_mm(a: torch.Tensor, b: torch.Tensor, **more: object) -> torch.Tensor:
+    """``a @ b``: see `blocked_addmm`."""
+    return blocked_addmm(None, a, b, **more)  # type: ignore[arg-type]
 
 
 def convolution(

@@ -8,6 +8,7 @@ are the reference of what their kernels do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,8 +19,12 @@ from inductor_backend.externs.packed import Geometry
 
 
 def name_of(target: Any) -> str:
-    """An operator's name: of ATen's, or of one of these functions."""
-    return f"packed.{target.__name__}" if target in OPERATORS else str(target)
+    """An operator's name: of ATen's, of one of these functions, or of another Python function of ours."""
+    if target in OPERATORS:
+        return f"packed.{target.__name__}"
+    if isinstance(target, FunctionType):
+        return f"{target.__module__.rpartition('.')[2]}.{target.__name__}"
+    return str(target)
 
 
 def geometry(numbers: Sequence[Any]) -> Geometry:

@@ -15,14 +15,16 @@ from typing import Any
 
 import torch
 
-from inductor_backend.externs import onednn, own, packed, packed_ops
+from inductor_backend.externs import draws, own, packed, packed_ops
 from inductor_backend.externs.fallbacks import FALLBACKS
 
 __all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best"]
 
 aten = torch.ops.aten
 
-#: Up to this many rows our product is as fast as any library here (few rows: faster) and takes an epilogue; above, oneDNN's.
+#: From this many rows on both operands are packed block by block; with fewer, weights are read once, as they lie.
+BLOCKED_ROWS = 64
+#: Above this, what the blocked kernel does not take (few columns) is MKL's.
 OWN_ROWS = 1024
 #: With fewer rows than this, [K,N] weights are read faster by MKL, row after row.
 KN_ROWS = 3
@@ -42,8 +44,9 @@ class Operand:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """function: to call with the operator's arguments. call: its import path, ``"module:attribute"``. kind:
-    "own", "onednn" or "aten". posts: activations it can apply (keyword ``post``). residual: whether it
-    takes the keyword ``residual`` (a tensor of the result's layout, added after the activation)."""
+    "own", "python" (a Python function of ours that returns fresh tensors) or "aten". form: which of our launchers,
+    where there are several for the operator. posts: activations it can apply (keyword ``post``). residual: whether
+    it takes the keyword ``residual`` (a tensor of the result's layout, added after the activation)."""
 
     function: Callable[..., Any]
     call: str
@@ -51,13 +54,14 @@ class Choice:
     reason: str
     posts: frozenset[str] = frozenset()
     residual: bool = False
+    form: str = ""
 
 
 _POSTS = frozenset(own.POSTS)
 
 
-def _own(name: str, reason: str) -> Choice:
-    return Choice(getattr(own, name), f"{own.__name__}:{name}", "own", reason, _POSTS, residual=True)
+def _own(name: str, reason: str, form: str = "") -> Choice:
+    return Choice(getattr(own, name), f"{own.__name__}:{name}", "own", reason, _POSTS, residual=True, form=form)
 
 
 def aten_choice(target: Any, reason: str) -> Choice:
@@ -81,16 +85,17 @@ def _own_is_faster(m: int, k: int, n: int, layout: str) -> bool:
     return bool(m <= OWN_ROWS and m * k * n >= SMALL_PRODUCT and k >= 16 and n >= 8)
 
 
+def _blocked_is_faster(m: int, k: int, n: int) -> bool:
+    """Columns are taken 64 at once: those that are not there cost the same."""
+    return bool(m >= BLOCKED_ROWS and k >= 16 and m * k * n >= SMALL_PRODUCT and 4 * (-n % 64) <= n)
+
+
 def _all_float32(*operands: Operand | None) -> bool:
     return all(o is None or o.dtype == torch.float32 for o in operands)
 
 
 def _dense_rows(operand: Operand) -> bool:
     return bool(operand.strides[-1] == 1)
-
-
-def _is_dense(operand: Operand) -> bool:
-    return operand.strides == (operand.sizes[1], 1)
 
 
 def _is_weight(operand: Operand) -> bool:
@@ -115,17 +120,15 @@ def _addmm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choi
 def _product(target: Any, bias: Operand | None, a: Operand, b: Operand, hint: Callable[[Any], int]) -> Choice:
     if not _all_float32(bias, a, b):
         return aten_choice(target, "not float32")
-    if not (_dense_rows(a) and _is_weight(b)):
-        return aten_choice(target, "operands are not dense")
     m, k = (hint(size) for size in a.sizes)
     n = hint(b.sizes[1])
+    suffix = "addmm" if bias is not None else "mm"
+    if 1 in a.strides and 1 in b.strides and _blocked_is_faster(m, k, n):
+        return _own(f"blocked_{suffix}", f"{m} rows: operands are packed block by block", "blocked")
+    if not (_dense_rows(a) and _is_weight(b)):
+        return aten_choice(target, "operands are not dense")
     if _own_is_faster(m, k, n, "nk" if b.strides[0] == 1 else "kn"):
-        return _own("addmm" if bias is not None else "mm", f"{m} rows: weights are read once")
-    if m > OWN_ROWS and k >= 128 and n >= 128 and b.strides[0] == 1 and _is_dense(a) and onednn.available():
-        name = "addmm" if bias is not None else "mm"
-        return Choice(
-            getattr(onednn, name), f"{onednn.__name__}:{name}", "onednn", f"{m} rows: faster than MKL"
-        )
+        return _own(suffix, f"{m} rows: weights are read once")
     return aten_choice(target, f"{m}x{k}x{n}: no faster alternative measured")
 
 
@@ -228,6 +231,10 @@ def _lstm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choic
     return Choice(packed_ops.lstm, f"{packed_ops.__name__}:lstm", "own", "packed weights stay in each thread's cache")
 
 
+def _drawn(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    return Choice(target, f"{draws.__name__}:{target.__name__}", "python", "torch's own stream, in vectors")
+
+
 _PACKED_POSTS = frozenset(packed.POSTS)
 
 #: operator -> rule. Every other operator that is not lowered to loops runs ATen's kernel.
@@ -240,4 +247,5 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] =
     packed_ops.linear: _packed("linear"),
     packed_ops.pack: _pack,
     packed_ops.lstm: _lstm,
+    draws.bernoulli: _drawn,
 }

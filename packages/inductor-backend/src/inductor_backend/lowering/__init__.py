@@ -5,6 +5,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     conv_backward,
     conv_pool,
     creation,
+    dropout,
     indexing,
     losses,
     matmul,

@@ -400,6 +400,8 @@ def to_copy(ctx: Lowering, x: Ref, **kwargs: Any) -> Ref:
     device = kwargs.get("device")
     if device is not None and torch.device(device).type not in ("cpu", "cuda"):
         raise unsupported("lower", f"conversion to device {device} is not built", ctx.node)
+    if ctx.meta().dtype is torch.bool and x.is_whole and x.buffer.name in ctx.bits:
+        return ctx.bits.pop(x.buffer.name)  # once: two conversions give two tensors
     return ctx.pointwise(_convert(ctx, x, ctx.meta().dtype), label="to")
 
 

@@ -56,7 +56,7 @@ class Lowering:
 
     `node` is the current graph node; `chains` and `versions` belong to
     concatenations that share a buffer (`cat_chains`), `scattered` to scatters (`scatter.Target`); `last`: nodes whose
-    images are channels-last.
+    images are channels-last; `bits`: a buffer of zeros and ones -> the bools it was made of (`dropout`).
     """
 
     def __init__(self, program: Program, sizes: SizeVars) -> None:
@@ -68,6 +68,7 @@ class Lowering:
         self.versions: dict[torch.fx.Node, Buffer] = {}
         self.scattered: dict[torch.fx.Node, Any] = {}
         self.last: set[torch.fx.Node] = set()
+        self.bits: dict[str, Ref] = {}
 
     # what the current node says ------------------------------------------------------------------
 

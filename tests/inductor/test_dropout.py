@@ -1,0 +1,122 @@
+"""Dropout draws eager's own stream: values, gradients and the generator afterwards, bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import tracer_core
+from torch.utils.checkpoint import checkpoint
+
+from inductor_backend.externs import draws
+
+
+def run(f: Any, *args: torch.Tensor, seed: int, steps: int = 3) -> tuple[list[Any], torch.Tensor]:
+    """Results and gradients of some calls, and the state of the generator after them."""
+    torch.manual_seed(seed)
+    found = []
+    for _ in range(steps):
+        leaves = [arg.clone().requires_grad_(arg.is_floating_point()) for arg in args]
+        out = f(*leaves)
+        grads = torch.autograd.grad(out.sum(), [leaf for leaf in leaves if leaf.requires_grad])
+        found.append([out.detach(), *grads])
+    return found, torch.get_rng_state()
+
+
+def compare(f: Any, *args: torch.Tensor) -> Any:
+    fast = tracer_core.compile(f, backend="inductor")
+    for seed in (0, 1):
+        expected, state = run(f, *args, seed=seed)
+        found, after = run(fast, *args, seed=seed)
+        assert torch.equal(state, after)
+        for one, other in zip(found, expected, strict=True):
+            for got, wanted in zip(one, other, strict=True):
+                assert got.dtype == wanted.dtype and got.stride() == wanted.stride()
+                assert torch.equal(got == 0, wanted == 0)
+                torch.testing.assert_close(got, wanted)
+    return fast
+
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.0, 1.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_masks_are_eagers(p: float, dtype: torch.dtype) -> None:
+    compare(lambda x: F.dropout(torch.tanh(x), p) * 2 + F.dropout(x, 0.3), torch.randn(7, 45, dtype=dtype))
+
+
+def test_mixed_with_other_draws_and_layouts() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        noise = torch.rand_like(x)
+        y = F.dropout(x.t(), 0.2).t() + F.dropout(x, 0.2) * noise
+        return F.dropout1d(y, 0.5) + torch.randn(5) + torch.bernoulli(torch.full((5,), 0.5))
+
+    compare(f, torch.randn(6, 5))
+
+
+def test_sizes_that_change() -> None:
+    fast = tracer_core.compile(lambda x: F.dropout(x, 0.4) + 1, backend="inductor", dynamic=True)
+    for n in (3, 700, 1250, 313):
+        x = torch.randn(n, 2)
+        torch.manual_seed(n)
+        expected = F.dropout(x, 0.4) + 1
+        torch.manual_seed(n)
+        assert torch.equal(fast(x), expected)
+
+
+def test_a_mask_as_a_result_is_its_own_tensor() -> None:
+    def f(x: torch.Tensor) -> Any:
+        mask = torch.bernoulli(x, 0.5)
+        return mask, mask.bool(), mask.bool(), mask * x
+
+    fast = tracer_core.compile(f, backend="inductor")
+    x = torch.rand(40, 3)
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        expected = f(x)
+        torch.manual_seed(seed)
+        found = fast(x)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        found[1].zero_()
+        assert torch.equal(found[2], expected[2]) and torch.equal(found[0], expected[0])
+
+
+def test_checkpoint_and_gradients_of_gradients() -> None:
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(torch.sin(x), 0.3)
+
+    compare(lambda x: checkpoint(block, x, use_reentrant=False) * x, torch.randn(30, 4))
+    fast = tracer_core.compile(lambda x: F.dropout(x**3, 0.5), backend="inductor")
+    x = torch.randn(50, requires_grad=True)
+    found = []
+    for f in (lambda x: F.dropout(x**3, 0.5), fast):
+        torch.manual_seed(5)
+        (first,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+        found.append((first.detach(), *torch.autograd.grad(first.sum(), x)))
+    for got, wanted in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_two_calls_differ_and_an_untouched_generator_stays() -> None:
+    fast = tracer_core.compile(lambda x: F.dropout(x, 0.5), backend="inductor")
+    x = torch.ones(400)
+    assert not torch.equal(fast(x), fast(x))
+    state = torch.get_rng_state()
+    assert draws.same_stream(torch.float32) in (True, False)
+    draws.same_stream.cache_clear()
+    draws.same_stream(torch.float32)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.skipif(not draws.same_stream(torch.float32), reason="torch draws by MKL on this processor")
+@pytest.mark.parametrize("taken", [0, 1, 623, 624, 1247])
+def test_every_place_among_the_generators_words(taken: int) -> None:
+    for count in (0, 1, 311, 312, 313, 5000):
+        torch.manual_seed(count)
+        torch.empty(taken, dtype=torch.int32).random_()
+        before = torch.get_rng_state()
+        expected, after = torch.empty(count).bernoulli_(0.3), torch.get_rng_state()
+        torch.set_rng_state(before)
+        assert torch.equal(draws.bernoulli((count,), 0.3), expected.bool())
+        assert torch.equal(torch.get_rng_state(), after)
