@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from inductor_backend.externs import native, own
+from inductor_backend.externs import draws, native, own
 from inductor_backend.externs.packed_ops import OPERATORS
 from inductor_backend.externs.table import FALLBACKS, RULES, Operand, best
 
@@ -238,13 +238,13 @@ def test_fallbacks_write_to_nothing_and_are_not_also_chosen() -> None:
     assert not [op for op in FALLBACKS if op._schema.is_mutable]
     # without a faster kernel, ATen's; what our own rewrites put into a graph is always ours
     assert {op for op in RULES if isinstance(op, torch._ops.OpOverload)} <= FALLBACKS.keys()
-    assert {op for op in RULES if not isinstance(op, torch._ops.OpOverload)} == set(OPERATORS)
+    assert {op for op in RULES if not isinstance(op, torch._ops.OpOverload)} == {*OPERATORS, draws.bernoulli}
 
 
 def test_stored_kernels_are_used_without_a_compiler(tmp_path: Any) -> None:
     (tmp_path / "kernels").write_bytes(native.library("linear").read_binary())
     program = (
-        "import sys, torch\nfrom inductor_backend.externs import native, own\n"
+        "import sys, torch\nfrom inductor_backend.externs import draws, native, own\n"
         "native.restore({'linear': open(sys.argv[1], 'rb').read()})\n"
         "print(own.mm(torch.ones(2, 64), torch.ones(64, 32)).sum().item())\n"
     )
