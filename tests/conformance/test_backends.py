@@ -63,9 +63,9 @@ def test_everything(tried):
     assert not bad(rows), table(bad(rows))
 
 
-@pytest.mark.parametrize("name", ["onnxrt"])
+@pytest.mark.parametrize("name", ["inductor", "cudagraphs", "onnxrt", "tvm", "aten_eager"])
 def test_the_page_is_there_and_shows_no_fault(name):
     page = (PAGES / f"{name}.md").read_text()
     (summary,) = re.findall(r"^(\d+) rows: (.*)\.$", page, re.MULTILINE)
     assert int(summary[0]) > 150 and "wrong" not in summary[1] and "error" not in summary[1]
-    assert all(one.name in page for one in PROGRAMS)
+    assert "## Programs" in page and "eight threads on one compiled model" in page
