@@ -20,8 +20,11 @@ void gemm(int64_t layout, const float* x, int64_t ldx, const float* w, int64_t l
             const int64_t n0 = task / blocks * NC, m0 = task % blocks * step;
             const int64_t columns = N - n0 < NC ? N - n0 : NC, rows = M - m0 < step ? M - m0 : step;
             const float* xs = x + m0 * ldx;
-            if (layout == NK && rows <= DOT_ROWS) dot_chunk(xs, ldx, w + n0 * ldw, ldw, K, rows, columns, N - n0, tile);
-            else panel_chunk(layout == NK, xs, ldx, layout == NK ? w + n0 * ldw : w + n0, ldw, K, rows, columns, tile, panel);
+            if (layout == NK && rows <= DOT_PARTS * DOT_ROWS) {  // the second time the chunk's weights are in the cache
+                const Cut cut(rows, DOT_ROWS);
+                for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++)
+                    dot_chunk(xs + m * ldx, ldx, w + n0 * ldw, ldw, K, cut.at(i), columns, N - n0, tile + m * NC);
+            } else panel_chunk(layout == NK, xs, ldx, layout == NK ? w + n0 * ldw : w + n0, ldw, K, rows, columns, tile, panel);
             store(context, tile, m0, rows, n0, columns);
         }
     }

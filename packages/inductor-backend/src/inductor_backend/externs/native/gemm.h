@@ -26,6 +26,7 @@ HIDDEN void gemm_packed(const float* a, int64_t lda, int64_t M, int64_t N, int64
 // dot.cpp: weights [N,K] as they lie, lanes along k, a horizontal sum at the end; for up to DOT_ROWS rows.
 // columns_left: of this chunk and the ones after it, whose rows are fetched ahead.
 #define DOT_ROWS 36
+#define DOT_PARTS 3  // as many times at most may a chunk's weights be read
 HIDDEN void dot_chunk(const float* x, int64_t ldx, const float* w, int64_t ldw, int64_t K, int64_t rows, int64_t columns,
                       int64_t columns_left, float* tile);
 // panel.cpp: lanes along n, x broadcast; [K,N] weights as they lie, [N,K] weights transposed into `panel` (KC x NC).
