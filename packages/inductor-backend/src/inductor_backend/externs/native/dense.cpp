@@ -10,6 +10,45 @@
 
 static thread_local Scratch padded_input;
 
+// C vectors of each row of a tile to the result. Activations other than relu are calls: they take the whole tile at once.
+template <int C>
+static NOINLINE void finish_rows(const Epilogue& e, float* tile, float* out, int64_t ldo, int64_t m0, int64_t rows, int64_t n0) {
+    V scale[C], bias[C];
+    UNROLL for (int j = 0; j < C; j++) {
+        scale[j] = e.scale ? load(e.scale + n0 + j * LANES) : same(1.0f);
+        bias[j] = e.bias ? load(e.bias + n0 + j * LANES) : same(-0.0f);
+    }
+    const auto whole = [&](int64_t post) {
+        if (C == NB) return post_line(post, tile, rows * PANEL);
+        for (int64_t i = 0; i < rows; i++) post_line(post, tile + i * PANEL, C * LANES);
+    };
+    const bool before = e.before > RELU, after = e.after > RELU;
+    if (before) {
+        for (int64_t i = 0; i < rows; i++)
+            UNROLL for (int j = 0; j < C; j++) {
+                float* p = tile + i * PANEL + j * LANES;
+                put(p, load(p) * scale[j] + bias[j]);
+            }
+        whole(e.before);
+        UNROLL for (int j = 0; j < C; j++) scale[j] = same(1.0f), bias[j] = same(-0.0f);
+    }
+    const V low = same(e.before == RELU ? 0.0f : -__builtin_inff()), last = same(e.after == RELU ? 0.0f : -__builtin_inff());
+    for (int64_t i = 0; i < rows; i++) {
+        float *from = tile + i * PANEL, *to = after ? from : out + (m0 + i) * ldo + n0;
+        const float* r = e.residual ? e.residual + (m0 + i) * e.ldr + n0 : nullptr;
+        UNROLL for (int j = 0; j < C; j++) {
+            V v = load(from + j * LANES) * scale[j] + bias[j];
+            v = v < low ? low : v;
+            if (r) v += load(r + j * LANES);
+            v = v < last ? last : v;
+            put(to + j * LANES, v);
+        }
+    }
+    if (!after) return;
+    whole(e.after);
+    for (int64_t i = 0; i < rows; i++) memcpy(out + (m0 + i) * ldo + n0, tile + i * PANEL, C * LANES * 4);
+}
+
 // One group: C input channels at x (pixels ldx apart), N result channels at out (pixels ldo apart).
 struct Conv {
     const float* x;
@@ -22,6 +61,23 @@ struct Conv {
 
     int64_t depth() const { return g.C * g.taps(); }
 
+    void finish(float* tile, int64_t m0, int64_t rows, int64_t n0, int64_t columns) const {
+        switch (columns % LANES ? 0 : columns / LANES) {
+        case 4: return finish_rows<4>(e, tile, out, ldo, m0, rows, n0);
+        case 3: return finish_rows<3>(e, tile, out, ldo, m0, rows, n0);
+        case 2: return finish_rows<2>(e, tile, out, ldo, m0, rows, n0);
+        case 1: return finish_rows<1>(e, tile, out, ldo, m0, rows, n0);
+        }
+        for (int64_t i = 0; i < rows; i++) e.row(tile + i * PANEL, out + (m0 + i) * ldo + n0, m0 + i, n0, columns);
+    }
+    // What the epilogue of these rows will read and write: lines of columns are too short for the processor's own fetching.
+    void fetch(int64_t m, int64_t rows, int64_t n, int64_t columns) const {
+        for (int64_t i = m; i < m + rows; i++)
+            for (int64_t j = n; j < n + columns; j += 16) {
+                __builtin_prefetch(out + i * ldo + j, 1, 2);
+                if (e.residual) __builtin_prefetch(e.residual + i * e.ldr + j, 0, 2);
+            }
+    }
     void tile_of(int64_t m0, int64_t rows, int64_t n0, const float* nothing, float* tile) const {
         const int64_t columns = N - n0 < PANEL ? N - n0 : PANEL, wide = whole_vectors(columns), vectors = wide / LANES;
         const float* panel = w + n0 * depth();  // all panels before this one are whole
@@ -34,6 +90,7 @@ struct Conv {
             oy[i] = y * g.sh - g.ph, ox[i] = xx * g.sw - g.pw, base[i] = b * g.H * g.W;
             if (++xx == g.OW) { xx = 0; if (++y == g.OH) { y = 0; b++; } }
         }
+        const bool ahead = columns == PANEL && g.C >= 48;  // else fetching takes as long as the products (measured)
         bool add = false;
         for (int64_t ky = 0; ky < g.KH; ky++)
             for (int64_t kx = 0; kx < g.KW; kx++) {
@@ -48,13 +105,15 @@ struct Conv {
                 if (!some) continue;  // every row reads padding
                 for (int64_t k0 = 0; k0 < g.C; k0 += KC) {
                     const int64_t kc = g.C - k0 < KC ? g.C - k0 : KC;
-                    for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++)
+                    for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++) {
+                        if (ahead && !add) fetch(m0 + m, cut.at(i), n0, columns);
                         blocks.by_rows[cut.at(i) - 1](from + m, k0, tap + k0 * wide, wide, kc, tile + m * PANEL, add, i == 0);
+                    }
                     add = true;
                 }
             }
         if (!add) memset(tile, 0, rows * PANEL * 4);
-        for (int64_t i = 0; i < rows; i++) e.row(tile + i * PANEL, out + (m0 + i) * ldo + n0, m0 + i, n0, columns);
+        finish(tile, m0, rows, n0, columns);
     }
 };
 
