@@ -13,6 +13,8 @@ pytest.importorskip("triton")
 import tracer_core
 from inductor_backend import gpu_products
 from inductor_backend.compile_graph import run_stages, start
+from inductor_backend.runtime.cuda_launch import launches
+from inductor_backend.runtime.triton_build import load_kernels
 from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.target import interpreted
 from tests.inductor.compiling import clones, flat, tolerance
@@ -195,6 +197,36 @@ def test_products_of_float32_follow_the_setting(monkeypatch):
     allowed = True
     assert runner([4]) == ["first", 4]
     assert made == [False]
+
+
+@pytest.mark.parametrize("name", ["bias, activation, residual", "a slice", "batches", "convolution", "rows"])
+def test_what_is_measured_can_run(name, monkeypatch):
+    """Every way that would be measured runs on memory of its own: the operator, the kernel beside it, our kernels."""
+    seen = []
+
+    def kernel_ways(kernels, arguments, device):
+        loaded = load_kernels([kernel for kernel, _ in kernels.values()], device)
+        ways = {}
+        for (label, (_, programs)), kernel in zip(kernels.items(), loaded, strict=True):
+            parameters = [(number, 0) for number in range(len(arguments))]
+            run, description = launches(len(arguments), [(kernel, programs, parameters)])
+            ways[label] = lambda run=run, description=description: run(description, 0, *arguments)
+        return ways
+
+    def choose(c, program, kernels, instead):
+        ways = gpu_products._ways(c, program, kernels, instead)
+        assert list(ways) == ([gpu_products.ATEN] if instead else []) + list(kernels)
+        for run in ways.values():
+            run()
+        seen.append(len(ways))
+        return next(iter(kernels))
+
+    monkeypatch.setattr(gpu_products.triton_tune, "kernel_ways", kernel_ways)
+    monkeypatch.setattr(gpu_products, "choose", choose)
+    monkeypatch.setattr(gpu_products, "LEAST_BYTES", 0)
+    fn, inputs, _ = CASES.get(name, (lambda x: (x.sin() + 1).softmax(1), (R(8, 100),), None))
+    made = checked(fn, *inputs)
+    assert seen and ("tl.dot(" in made.source or name == "rows")
 
 
 def test_an_operator_that_is_quicker_stays(monkeypatch):
