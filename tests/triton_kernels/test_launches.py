@@ -224,7 +224,47 @@ def test_sources_that_hide_what_is_written():
 
 
 def test_one_operator_a_kernel_and_layout():
-    layout = triton_launches.Layout((("x_ptr", "Tensor", None), ("a_ptr", "Tensor", None), ("b_ptr", "Tensor", None),
-                                     ("n", "SymInt", None), ("BLOCK", "constant", 32)), ())  # fmt: skip
+    block = triton_launches.Constant(32, "int 32")
+    tensors = tuple((name, "Tensor", None) for name in ("x_ptr", "a_ptr", "b_ptr"))
+    layout = triton_launches.Layout((*tensors, ("n", "SymInt", None), ("BLOCK", "constant", block)), ())
     first = triton_launches.operator_for(two, layout)
     assert triton_launches.operator_for(two, layout) is first and first[1] == (4, 5)
+
+
+@triton.jit
+def typed(x_ptr, out_ptr, value: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at) / value)
+
+
+def with_kernel(kernel, x, *constants):
+    out = torch.empty_like(x)
+    kernel[(1,)](x, out, *constants, BLOCK=16)
+    return out
+
+
+@triton.jit
+def doubled(x_ptr, out_ptr, value: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out_ptr + at, tl.load(x_ptr + at) * 2)
+
+
+def test_another_kernel_and_other_constants_are_other_graphs():
+    x = R(16)
+    fast = tracer_core.compile(with_kernel, backend="eager", fullgraph=True)
+    for kernel, constant in ((typed, 2), (doubled, 2), (typed, 4), (typed, 2.0), (doubled, 2), (typed, 0.5)):
+        torch.testing.assert_close(fast(kernel, x, constant), with_kernel(kernel, x, constant))
+
+
+def test_a_kernel_that_is_replaced(monkeypatch):
+    class Holder:
+        kernel = typed
+
+        def __call__(self, x):
+            return with_kernel(self.kernel, x, 2)
+
+    holder, x = Holder(), R(16)
+    fast = tracer_core.compile(holder, backend="eager", fullgraph=True)
+    torch.testing.assert_close(fast(x), x / 2)
+    holder.kernel = doubled
+    torch.testing.assert_close(fast(x), x * 2)

@@ -12,7 +12,7 @@ import hashlib
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -42,12 +42,20 @@ _READING_METHODS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class Constant:
+    """A constant argument; text tells True from 1 and 0.0 from -0.0, which are equal."""
+
+    value: Any = field(compare=False)
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """How a launch gives a kernel's parameters, in order: (name, kind, constant). kind: Tensor, SymInt, float, bool, or
     constant. options: such as num_warps."""
 
-    parameters: tuple[tuple[str, str, Any], ...]
-    options: tuple[tuple[str, Any], ...]
+    parameters: tuple[tuple[str, str, Constant | None], ...]
+    options: tuple[tuple[str, Constant], ...]
 
 
 class Unclear(Exception):
@@ -211,7 +219,7 @@ def _digest(kernel: Any, layout: Layout) -> str:
 
 
 def _launcher(kernel: Any, layout: Layout, replaced: tuple[int, ...]) -> Callable[..., Any]:
-    options = dict(layout.options)
+    options = {name: constant.value for name, constant in layout.options}
 
     def launch(*arguments: Any) -> Any:
         made = list(arguments)
@@ -219,7 +227,7 @@ def _launcher(kernel: Any, layout: Layout, replaced: tuple[int, ...]) -> Callabl
             made[k] = _like(arguments[k]).copy_(arguments[k])
         grid, values = tuple(made[:3]), iter(made[3:])
         given = {
-            name: constant if kind == "constant" else next(values)
+            name: next(values) if constant is None else constant.value
             for name, kind, constant in layout.parameters
         }
         if all(grid):

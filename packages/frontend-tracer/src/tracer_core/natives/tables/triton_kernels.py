@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.guards.guard import GuardKind
 from tracer_core.natives import triton_launches
 from tracer_core.natives.effects import CALLED_PACKAGES
-from tracer_core.natives.triton_launches import Layout, Unclear
+from tracer_core.natives.triton_launches import Constant, Layout, Unclear
 
 #: What only says which grid a kernel is launched on.
 _PROXIES = frozenset(
@@ -47,13 +48,17 @@ def _launch(tracer: Any, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -
     grid, warmup = kwargs.pop("grid", None), kwargs.pop("warmup", False)
     if warmup or getattr(kernel, "pre_run_hooks", None) or getattr(kernel, "launch_metadata", None):
         raise Unclear("it has hooks, or is only compiled")
+    source = tracer.provenance.source_of(kernel)
+    if source is None:
+        raise Unclear("the kernel was made inside the program")
+    tracer.provenance.guard(GuardKind.IS, source, kernel)
     values = _bound(kernel, args, kwargs)
     if callable(grid):
         grid = tracer.call_value(grid, [dict(values)], {})
     sizes = [*grid] if isinstance(grid, (tuple, list)) else [grid]
     if not 1 <= len(sizes) <= 3 or not all(isinstance(n, (int, torch.SymInt)) for n in sizes):
         raise Unclear(f"its grid is a {type(grid).__name__}")
-    parameters = tuple(_parameter(kernel, name, value) for name, value in values.items())
+    parameters = tuple(_parameter(tracer, kernel, name, value) for name, value in values.items())
     options = tuple(sorted((name, _constant(value)) for name, value in kwargs.items() if name not in values))
     operator, replaced = triton_launches.operator_for(kernel, Layout(parameters, options))
     given = [
@@ -99,23 +104,29 @@ def _bound(kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, An
     return dict(bound.arguments)
 
 
-def _parameter(kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
+def _parameter(tracer: Any, kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
     annotation = kernel.fn.__annotations__.get(name, "")
     if "constexpr" in (annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")):
-        return name, "constant", _constant(value)
+        return name, "constant", _constant(tracer.concrete(tracer.settled(value)))
     if isinstance(value, torch.Tensor):
         return name, "Tensor", None
-    for kind, schema in ((bool, "bool"), (int, "SymInt"), (torch.SymInt, "SymInt"), (float, "float")):
+    for kind, schema in (
+        (bool, "bool"),
+        (int, "SymInt"),
+        (torch.SymInt, "SymInt"),
+        (float, "float"),
+        (torch.SymFloat, "float"),
+    ):
         if isinstance(value, kind):
             return name, schema, None
     return name, "constant", _constant(value)
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: Any) -> Constant:
     if value is None or type(value) in (bool, int, float, str) or isinstance(value, torch.dtype):
-        return value
+        return Constant(value, f"{type(value).__name__} {value!r}")
     if type(value).__module__ == "triton.language.core" and type(value).__name__ == "dtype":
-        return value
+        return Constant(value, str(value))
     raise Unclear(f"a parameter is a {type(value).__name__}")
 
 
