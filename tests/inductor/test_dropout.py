@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 import tracer_core
 from inductor_backend.externs import draws
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_in_every_run() -> None:
+    torch.manual_seed(0)
 
 
 def run(f: Any, *args: torch.Tensor, seed: int, steps: int = 3) -> tuple[list[Any], torch.Tensor]:
@@ -19,8 +25,8 @@ def run(f: Any, *args: torch.Tensor, seed: int, steps: int = 3) -> tuple[list[An
     for _ in range(steps):
         leaves = [arg.clone().requires_grad_(arg.is_floating_point()) for arg in args]
         out = f(*leaves)
-        grads = torch.autograd.grad(out.sum(), [leaf for leaf in leaves if leaf.requires_grad])
-        found.append([out.detach(), *grads])
+        out.sum().backward()
+        found.append([out.detach(), *(leaf.grad for leaf in leaves if leaf.requires_grad)])
     return found, torch.get_rng_state()
 
 
@@ -80,6 +86,52 @@ def test_a_mask_as_a_result_is_its_own_tensor() -> None:
         assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
         found[1].zero_()
         assert torch.equal(found[2], expected[2]) and torch.equal(found[0], expected[0])
+
+
+CHECKPOINTS = {
+    "plain": {"use_reentrant": False},
+    "reentrant": {"use_reentrant": True},
+    "other numbers the second time": {"use_reentrant": False, "preserve_rng_state": False},
+}
+
+
+@pytest.mark.parametrize("how", CHECKPOINTS)
+def test_what_a_checkpoint_computes_again_has_the_same_mask(how: str) -> None:
+    def block(x: torch.Tensor, p: float) -> torch.Tensor:
+        return F.dropout(torch.sin(F.dropout(x.t(), p).t()), 0.3) + torch.rand_like(x) * x
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for p in (0.1, 0.2):
+            x = checkpoint(block, F.dropout(x, 0.1), p, **CHECKPOINTS[how]) * x
+        return F.dropout(x, 0.4)
+
+    compare(f, torch.randn(30, 4, dtype=torch.float64))
+
+
+def test_a_lowering_leaves_the_generator_alone() -> None:
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    fast = tracer_core.compile(lambda x: F.dropout(x, 0.0) * 2, backend="inductor")
+    fast(torch.randn(3, generator=torch.Generator(), requires_grad=True)).sum().backward()
+    expected = torch.empty(3).bernoulli_(1.0)
+    del expected
+    after = torch.get_rng_state()
+    torch.set_rng_state(state)
+    F.dropout(torch.randn(3, generator=torch.Generator()), 0.0) * 2
+    torch.empty(3).bernoulli_(1.0)
+    assert torch.equal(after, torch.get_rng_state())
+
+
+def test_gradients_of_gradients() -> None:
+    fast = tracer_core.compile(lambda x: F.dropout(x**3, 0.5), backend="inductor")
+    x = torch.randn(50, requires_grad=True)
+    found = []
+    for f in (lambda x: F.dropout(x**3, 0.5), fast):
+        torch.manual_seed(5)
+        (first,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+        found.append((first.detach(), *torch.autograd.grad(first.sum(), x)))
+    for got, wanted in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(got, wanted)
 
 
 def test_two_calls_differ_and_an_untouched_generator_stays() -> None:

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tracer_core import torch_private
 from tracer_core.aten.corrections import CORRECTIONS
+from tracer_core.aten.draws import Draws
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, hint_of, size_origins
 
@@ -61,6 +62,7 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph = torch.fx.Graph()
         self.frame = ""
         self.out_of_place = False
+        self.draws: Draws | None = None  # where the graph is differentiated: see `draws`
         self.inputs: list[Any] = []
         self.placeholders: list[torch.fx.Node] = []
         self.constants: list[torch.Tensor] = []
@@ -164,6 +166,12 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return known
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags and self.draws is not None:
+            call = f"{func}{map_aggregate((args, kwargs), _described)}"
+            return self.draws.drawn(call, lambda: self._node(func, args, kwargs))
+        return self._node(func, args, kwargs)
+
+    def _node(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is aten.bernoulli.p and not self.out_of_place:
             order = memory_order(args[0])
             if order != list(range(len(order))):
@@ -232,6 +240,11 @@ def memory_order(tensor: torch.Tensor) -> list[int]:
     free = [dim for dim in range(tensor.dim()) if hint_of(tensor.shape[dim]) > 1]
     by_stride = iter(sorted(free, key=lambda dim: -hint_of(tensor.stride(dim))))
     return [next(by_stride) if dim in free else dim for dim in range(tensor.dim())]
+
+
+def _described(value: Any) -> Any:
+    """Of a tensor, what random numbers like it depend on."""
+    return (value.dtype, value.shape, value.stride()) if isinstance(value, torch.Tensor) else value
 
 
 def _has_tensor(result: Any) -> bool:
