@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.recorder.rules import RULES, symbolic_convolution_format
+from tracer_core.recorder.rules import RULES, batch_norm_in_training, symbolic_convolution_format
 
 SLOW: Any = object()
 
@@ -118,8 +118,10 @@ def run(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], slo
         return SLOW
     if known is not SLOW:
         return args[0] if kind is _Kind.INPLACE else _made(mode, known)
-    if _writes_unseen(func, args) or torch.is_inference_mode_enabled():
+    if torch.is_inference_mode_enabled():
         return SLOW
+    if _writes_unseen(func, args):
+        return SLOW if kwargs or func is not _aten.native_batch_norm.default else _trained(mode, args)
     return _first_time(mode, func, args, kwargs, slow, key, tensors)
 
 
@@ -170,6 +172,17 @@ def _writes_unseen(func: Any, args: tuple[Any, ...]) -> bool:
     return func in _BATCH_NORMS and not (len(args) > 5 and args[5] is False)
 
 
+def _trained(mode: Any, args: tuple[Any, ...]) -> Any:
+    """A batch norm in training: running statistics count as written to, as they are by its reference."""
+    known = batch_norm_in_training(*args) if _one_device(mode, args, {}) is not None else None
+    if known is None:
+        return SLOW
+    for statistic in args[3:5]:
+        if statistic is not None:
+            torch.autograd.graph.increment_version(statistic)
+    return _made(mode, known)
+
+
 def _by_kernel(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The answer of the operator's meta kernel, or SLOW."""
     device = _one_device(mode, args, kwargs)
@@ -193,14 +206,15 @@ def _one_device(mode: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if kind in _PLAIN or kind is torch.device:
             continue
         if kind in _SEQUENCES:
-            if any(type(item) not in _PLAIN for item in value):
+            tensors = [item for item in value if type(item) not in _PLAIN]
+        else:
+            tensors = [value]
+        for one in tensors:
+            if not torch_private.is_plain_fake(one, mode) or one.dtype not in _DTYPES:
                 return None
-            continue
-        if not torch_private.is_plain_fake(value, mode) or value.dtype not in _DTYPES:
-            return None
-        if device is not None and value._fake_device != device:
-            return None
-        device = value._fake_device
+            if device is not None and one._fake_device != device:
+                return None
+            device = one._fake_device
     return device
 
 

@@ -34,6 +34,71 @@ def batch_norm(*args: Any) -> Any:
     return tuple, ((value.shape, value.stride(), value.dtype, device), empty, empty)
 
 
+def batch_statistics(*args: Any) -> Any:
+    """In training: the input's shape, mean and inverse deviation of each channel, and new running statistics."""
+    found = batch_norm_in_training(*args)
+    if found is None or args[3] is None or args[4] is None:
+        return None
+    kind, (output, *saved) = found
+    return kind, (output, *saved, *saved)
+
+
+def batch_norm_in_training(*args: Any) -> Any:
+    """The input's shape, mean and inverse deviation of each channel."""
+    if len(args) != 8 or args[5] is not True:
+        return None
+    value, *others = args[:5]
+    if value.dtype not in (torch.float32, torch.float64) or not _dense(value, 2) or value.dim() < 2:
+        return None
+    if any(o is not None and (o.dtype is not value.dtype or o.shape != (value.shape[1],)) for o in others):
+        return None
+    device = value._fake_device
+    saved = (torch.Size([value.shape[1]]), (1,), value.dtype, device)
+    return tuple, ((value.shape, value.stride(), value.dtype, device), saved, saved)
+
+
+def same_shape(*args: Any) -> Any:
+    """Element by element: contiguous operands of one shape and dtype, or one of them and numbers."""
+    tensors = [one for one in args if isinstance(one, torch.Tensor)]
+    first = tensors[0]
+    kinds = (int, float) if first.dtype in _FLOATS else (int,)
+    if first.dtype not in (*_FLOATS, torch.int64):
+        return None
+    if any(type(one) not in kinds for one in args if not isinstance(one, torch.Tensor)):
+        return None
+    if any(one.shape != first.shape or one.dtype is not first.dtype or not _dense(one) for one in tensors):
+        return None
+    return torch.Tensor, ((first.shape, first.stride(), first.dtype, first._fake_device),)
+
+
+def cat(parts: Any, dim: int = 0) -> Any:
+    """Contiguous parts of one dtype."""
+    first = parts[0]
+    rank = first.dim()
+    if type(dim) is not int or not -rank <= dim < rank:
+        return None
+    dim %= rank
+    for one in parts:
+        if one.dim() != rank or one.dtype is not first.dtype or not _dense(one, 2):
+            return None
+        if any(one.shape[k] != first.shape[k] for k in range(rank) if k != dim):
+            return None
+    shape = [*first.shape]
+    shape[dim] = sum(one.shape[dim] for one in parts)
+    steps = tuple(math.prod(shape[k + 1 :]) for k in range(rank))
+    return torch.Tensor, ((torch.Size(shape), steps, first.dtype, first._fake_device),)
+
+
+def _dense(value: Any, least: int = 1) -> bool:
+    """Contiguous, with the strides that new tensors have, and no size below `least` but the first."""
+    shape, steps = value.shape, 1
+    for size, stride in zip(reversed(shape), reversed(value.stride()), strict=True):
+        if stride != steps:
+            return False
+        steps *= size
+    return min(shape, default=1) > 0 and min(shape[1:], default=least) >= least
+
+
 def convolution(*args: Any) -> Any:
     """Not transposed, two or three dimensions, contiguous."""
     if len(args) != 9:
@@ -120,7 +185,28 @@ def _hint(size: Any) -> int:
     return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
+_aten = torch.ops.aten
+#: Without these FakeTensorMode asks torch's reference implementations, whose first call imports torch._dynamo: 80 MiB
+#: and 0.6 seconds in programs that do not need it otherwise.
+_SAME_DTYPE = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.relu.default, _aten.neg.default)
+#: Whole numbers become floating-point ones here.
+_FLOATING = (
+    _aten.div.Tensor, _aten.sigmoid.default, _aten.tanh.default, _aten.exp.default, _aten.silu.default,
+    _aten.gelu.default,
+)  # fmt: skip
+
+
+def same_shape_of_floats(*args: Any) -> Any:
+    """The same, of floating-point operands."""
+    return same_shape(*args) if args[0].dtype in _FLOATS else None
+
+
+
 RULES: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten.native_batch_norm.default: batch_norm,
-    torch.ops.aten.convolution.default: convolution,
+    _aten.native_batch_norm.default: batch_norm,
+    _aten._native_batch_norm_legit_functional.default: batch_statistics,
+    _aten.convolution.default: convolution,
+    _aten.cat.default: cat,
+    **dict.fromkeys(_SAME_DTYPE, same_shape),
+    **dict.fromkeys(_FLOATING, same_shape_of_floats),
 }
