@@ -122,8 +122,9 @@ def _lowered(node: torch.fx.Node) -> Iterator[str]:
         yield packed.dense_launcher(node.args[3])  # type: ignore[arg-type]
     elif node.target is aten.convolution_backward.default:
         for name, mask in (("input", [True, False, False]), ("weight", [False, True, False])):
-            if _choice(node, [*node.args[:-1], mask]).kind == "own":
-                yield f"run_convolution_backward_{name}"
+            choice = _choice(node, [*node.args[:-1], mask])
+            if choice.kind == "own":
+                yield f"run_{choice.form or f'convolution_backward_{name}'}"
     elif node.target is aten.bernoulli.p:
         yield "run_bernoulli"
     elif node.target in _LAUNCHERS and not node.kwargs:

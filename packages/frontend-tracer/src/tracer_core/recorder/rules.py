@@ -59,7 +59,7 @@ def batch_norm_in_training(*args: Any) -> Any:
 
 def same_shape(*args: Any) -> Any:
     """Element by element: contiguous operands of one shape and dtype, or one of them and numbers."""
-    tensors = [one for one in args if isinstance(one, torch.Tensor)]
+    tensors: list[Any] = [one for one in args if isinstance(one, torch.Tensor)]
     first = tensors[0]
     kinds = (int, float) if first.dtype in _FLOATS else (int,)
     if first.dtype not in (*_FLOATS, torch.int64):
@@ -186,7 +186,7 @@ def _hint(size: Any) -> int:
 
 
 _aten = torch.ops.aten
-#: Without these FakeTensorMode asks torch's reference implementations, whose first call imports torch._dynamo: 80 MiB
+#: Where no rule answers, FakeTensorMode asks torch's reference implementations, whose first call imports torch._dynamo: 80 MiB
 #: and 0.6 seconds in programs that do not need it otherwise.
 _SAME_DTYPE = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.relu.default, _aten.neg.default)
 #: Whole numbers become floating-point ones here.

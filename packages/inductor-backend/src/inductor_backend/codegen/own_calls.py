@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from inductor_backend.codegen.cpp.expressions import size_expression
-from inductor_backend.externs import packed
+from inductor_backend.externs import packed, planes
 from inductor_backend.externs.own import POSTS, form
 from inductor_backend.externs.packed_ops import geometry
 from inductor_backend.externs.table import Operand, _is_last_only
@@ -128,6 +128,17 @@ def _convolution_backward(
     return f"run_convolution_backward_{'input' if of_input else 'weight'}({', '.join(map(_text, numbers))})"
 
 
+def _on_planes(
+    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+) -> str:
+    """A convolution, or the gradient of its input."""
+    gradient = len(node.args) > 9
+    first, second, third, _, *how = node.args if gradient else (*node.args[:3], None, *node.args[3:])
+    weight, bias = (third, None) if gradient else (second, third)
+    numbers = planes.numbers(first.layout.sizes, result.layout.sizes, how[1], weight.layout.strides, gradient)
+    return f"run_planes({', '.join(map(_text, [*_tensors(address, first, weight, bias, result), *numbers]))})"
+
+
 def _optional(address: Address, tensor: Strided | None) -> str | int:
     return 0 if tensor is None else address(tensor)
 
@@ -178,6 +189,7 @@ def _lstm(
 #: operator name, or the form of a choice -> text of a call, which begins with the launcher's name
 OWN_CALLS = {
     "blocked": _blocked,
+    "planes": _on_planes,
     "aten.mm.default": _linear,
     "aten.addmm.default": _linear,
     "aten.convolution.default": _convolution,

@@ -46,6 +46,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
         ("winograd", _BLOCKS[0], _BLOCKS[2], "posts"),
         {"run_winograd": 23, "pack_winograd": 7},
     ),
+    "planes": (("planes", "panel"), {"run_planes": 16}),
     "lstm": (("lstm", _BLOCKS[0]), {"run_lstm": 9}),
     **{
         f"depthwise_{n}": ((f"depthwise WIDTH={n} RUN=run_depthwise_{n}", "posts"), {f"run_depthwise_{n}": 23})

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.externs import draws, own, packed, packed_ops
+from inductor_backend.externs import draws, own, packed, packed_ops, planes
 from inductor_backend.externs.fallbacks import FALLBACKS
 
 __all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best"]
@@ -46,7 +46,8 @@ class Choice:
     """function: to call with the operator's arguments. call: its import path, ``"module:attribute"``. kind:
     "own", "python" (a Python function of ours that returns fresh tensors) or "aten". form: which of our launchers,
     where there are several for the operator. posts: activations it can apply (keyword ``post``). residual: whether
-    it takes the keyword ``residual`` (a tensor of the result's layout, added after the activation)."""
+    it takes the keyword ``residual`` (a tensor of the result's layout, added after the activation). symbolic: whether
+    it takes symbolic sizes, whatever the operator."""
 
     function: Callable[..., Any]
     call: str
@@ -55,6 +56,7 @@ class Choice:
     posts: frozenset[str] = frozenset()
     residual: bool = False
     form: str = ""
+    symbolic: bool = False
 
 
 _POSTS = frozenset(own.POSTS)
@@ -153,6 +155,9 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
     )
     pixels, depth = batch * oh * ow, channels * kh * kw
     contiguous = not (_is_last_only(x) or _is_last_only(weight))
+    plain = _is_contiguous(x) and _is_contiguous(weight)
+    if plain and planes.pays(channels, count, (oh, ow), ((kh, kw), stride, padding, dilation)):
+        return _on_planes("convolution")
     form = own.form(pixels, oh * ow, count, kh * kw, contiguous)
     if form is not None and pixels * depth * count >= SMALL_PRODUCT and depth >= 16:
         return _own("convolution", f"{pixels} output pixels: {form}")
@@ -161,7 +166,7 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
 
 def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
     """One of the two gradients that convolution_backward gives beside the bias's."""
-    dy, x, weight, _, stride, _, _, transposed, _, groups, mask = args
+    dy, x, weight, _, stride, padding, dilation, transposed, _, groups, mask = args
     if sum(map(bool, mask)) != 1 or mask[2]:
         return aten_choice(target, "several gradients in one call")
     if not _all_float32(dy, x, weight) or len(x.sizes) != 4 or transposed or groups != 1:
@@ -172,6 +177,9 @@ def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any]
     depth = math.prod(hint(size) for size in weight.sizes[1:])
     taps = hint(weight.sizes[2]) * hint(weight.sizes[3])
     pixels = batch * oh * ow
+    how = (tuple(hint(size) for size in weight.sizes[2:]), stride, padding, dilation)
+    if mask[0] and all(map(_is_contiguous, (dy, x, weight))) and planes.pays(hint(x.sizes[1]), count, (oh, ow), how):
+        return _on_planes("convolution_backward")
     if pixels * depth * count < SMALL_PRODUCT or depth < 16 or count < 16:
         return aten_choice(target, "small")
     if own.backward_is_faster(bool(mask[0]), pixels, taps, max(stride), depth * count):
@@ -180,6 +188,15 @@ def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any]
             getattr(own, name), f"{own.__name__}:{name}", "own", f"{pixels} pixels: weights as they lie"
         )
     return aten_choice(target, f"{pixels} pixels: oneDNN's is the fastest")
+
+
+def _on_planes(name: str) -> Choice:
+    call = f"{planes.__name__}:{name}"
+    return Choice(getattr(planes, name), call, "own", "fewer multiplications (Winograd)", form="planes", symbolic=True)
+
+
+def _is_contiguous(operand: Operand) -> bool:
+    return _same_strides(operand, _contiguous_strides(operand.sizes))
 
 
 def _contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:

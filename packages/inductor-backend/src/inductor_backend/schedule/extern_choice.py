@@ -60,7 +60,7 @@ def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
     if node.fallback or (node.unpack and node.target not in ONE_OF_SEVERAL) or node.kwargs:
         return aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
     choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
-    if choice.kind == "own" and node.target not in SYMBOLIC and not is_static(node):
+    if choice.kind == "own" and not (choice.symbolic or node.target in SYMBOLIC) and not is_static(node):
         return aten_choice(node.target, "a convolution of symbolic sizes")
     if choice.kind == "aten" and _writes_where_told(program, node):
         return replace(choice, kind="out")

@@ -1,0 +1,84 @@
+"""Rules for operators on fakes: what they answer is what FakeTensorMode answers."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tracer_core.recorder.rules import RULES, batch_norm_in_training
+
+aten = torch.ops.aten
+SHAPES = [(), (1,), (5,), (2, 3), (1, 4, 5, 6), (2, 1, 3, 3), (2, 3, 1, 1), (3, 1), (0, 3), (2, 3, 4, 5)]
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+
+
+def facts(result):
+    parts = [result] if isinstance(result, torch.Tensor) else result
+    return [(tuple(one.shape), tuple(one.stride()), one.dtype, one.device) for one in parts]
+
+
+def layouts(shape, dtype):
+    """Tensors of a shape: as new ones are, channels last, and turned round."""
+    yield torch.empty(shape, dtype=dtype)
+    if len(shape) == 4:
+        yield torch.empty(shape, dtype=dtype).to(memory_format=torch.channels_last)
+    if len(shape) > 1:
+        yield torch.empty(shape[::-1], dtype=dtype).permute(*reversed(range(len(shape))))
+
+
+def answers(func, args):
+    known = RULES[func](*args)
+    if known is None:
+        return 0
+    found = [(tuple(shape), tuple(stride), dtype, device) for shape, stride, dtype, device in known[1]]
+    assert found == facts(func(*args)), (func, [getattr(one, "shape", one) for one in args])
+    return 1
+
+
+BINARY = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
+UNARY = (aten.relu.default, aten.neg.default, aten.sigmoid.default, aten.tanh.default, aten.exp.default,
+         aten.silu.default, aten.gelu.default)  # fmt: skip
+
+
+@pytest.mark.parametrize("func", [*BINARY, *UNARY], ids=str)
+def test_operators_by_element(func):
+    given = 0
+    with FakeTensorMode():
+        for shape, dtype in itertools.product(SHAPES, DTYPES):
+            for one in layouts(shape, dtype):
+                others = [[]] if func in UNARY else [[one], [2], [0.5], [torch.empty(3)], [True]]
+                for rest in others:
+                    try:
+                        func(one, *rest)
+                    except RuntimeError:
+                        continue  # not defined for these
+                    given += answers(func, [one, *rest])
+    assert given > 20
+
+
+def test_concatenations():
+    given = 0
+    with FakeTensorMode():
+        for shape, dtype in itertools.product(SHAPES[2:], DTYPES):
+            for one in layouts(shape, dtype):
+                for dim in range(-len(shape), len(shape)):
+                    given += answers(aten.cat.default, [[one, one, one], dim])
+    assert given > 20
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_batch_norms_in_training(dtype):
+    with FakeTensorMode():
+        for shape in SHAPES:
+            if len(shape) < 2 or 0 in shape:
+                continue
+            for x in layouts(shape, dtype):
+                channels = [torch.empty(shape[1], dtype=dtype) for _ in range(4)]
+                answers(aten._native_batch_norm_legit_functional.default, [x, *channels, True, 0.1, 1e-5])
+                known = batch_norm_in_training(x, *channels, True, 0.1, 1e-5)
+                if known is not None:
+                    expected = facts(aten.native_batch_norm.default(x, *channels, True, 0.1, 1e-5))
+                    assert [(tuple(a), tuple(b), c, d) for a, b, c, d in known[1]] == expected
