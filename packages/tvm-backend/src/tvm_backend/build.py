@@ -1,7 +1,8 @@
 """From a Relax module to an executable: fused, scheduled, compiled for a target.
 
 In: a Relax module and the user's options. Out: an executable of TVM's virtual machine. What always holds: schedules
-come from the record database where it has one, then from TVM's own rules; nothing is tuned unless the options say so.
+come from the record database where it has one, then from our rules for the CPU, then from TVM's; nothing is tuned
+unless the options say so.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from tracer_core.plugin_api import BackendError
-from tvm_backend import tuning
+from tvm_backend import schedules, tuning
 from tvm_backend.options import Options
 
 NAME = "tvm"
@@ -44,4 +45,6 @@ def build(module: Any, target: Any, options: Options, name: str) -> Any:
     with target, tvm.transform.PassContext(opt_level=3):
         module = tvm.transform.Sequential(fuse)(module)
         module = tuning.scheduled(module, target, options, name)
+        if options.default_schedules and target.kind.name == "llvm":
+            module = schedules.apply_defaults(module)
         return tvm.compile(module, target=target)

@@ -15,7 +15,9 @@ class Options:
     best ones are not recorded yet (0: none; the first call then takes minutes and says how far it is); what it finds
     is kept in `records` and used by every later compile, also with trials=0. trials_per_operator: at most so many for
     one fused operator. records: folder of the record database; None takes one in the cache folder, by target.
-    cost_model: ``"xgb"`` (needs the package xgboost) or ``"random"``. Raises ValueError for values that are none of these.
+    cost_model: ``"xgb"`` (needs the package xgboost) or ``"random"``. default_schedules: tile and vectorise for the CPU
+    what no record schedules; without, such loops run as TVM's importer wrote them (ten times slower). Raises ValueError
+    for values that are none of these.
     """
 
     target: str | None = None
@@ -23,6 +25,7 @@ class Options:
     trials_per_operator: int = 64
     records: str | None = None
     cost_model: str = "xgb"
+    default_schedules: bool = True
 
     def __post_init__(self) -> None:
         if self.trials < 0 or self.trials_per_operator < 1:
