@@ -268,3 +268,45 @@ def test_a_kernel_that_is_replaced(monkeypatch):
     torch.testing.assert_close(fast(x), x / 2)
     holder.kernel = doubled
     torch.testing.assert_close(fast(x), x * 2)
+
+
+def _benchmark(function, quantiles=None, **unused):
+    function()
+    return [1.0, 1.0, 1.0]
+
+
+@triton.autotune(
+    configs=[triton.Config({"BLOCK": 16}, num_warps=2), triton.Config({"BLOCK": 32}, num_warps=4)],
+    key=["n"],
+    restore_value=["out_ptr"],
+    do_bench=_benchmark,
+)
+@triton.jit
+def tuned(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < n
+    total = tl.load(out_ptr + at, mask=inside) + tl.load(x_ptr + at, mask=inside)
+    tl.store(out_ptr + at, total, mask=inside)
+
+
+def with_tuner(x):
+    out = torch.ones_like(x)
+    tuned[lambda given: (triton.cdiv(given["n"], given["BLOCK"]),)](x, out, x.numel())
+    return out * 2
+
+
+def test_a_tuned_kernel_is_a_node_too():
+    fast = tracer_core.compile(with_tuner, backend="eager", fullgraph=True)
+    for size in (100, 70, 100):
+        x = R(size)
+        torch.testing.assert_close(fast(x), (x + 1) * 2)
+
+
+def test_a_value_that_the_tuner_would_give_is_the_programs_error():
+    def program(x):
+        out = torch.ones_like(x)
+        tuned[(7,)](x, out, x.numel(), BLOCK=16)
+        return out
+
+    with pytest.raises(Exception, match="BLOCK"):
+        tracer_core.compile(program, backend="eager")(R(100))

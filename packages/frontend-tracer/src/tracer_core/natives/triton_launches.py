@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import itertools
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -52,10 +53,12 @@ class Constant:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How a launch gives a kernel's parameters, in order: (name, kind, constant). kind: Tensor, SymInt, float, bool, or
-    constant. options: such as num_warps."""
+    constant. options: such as num_warps. configs: what a tuner chooses from, each with a grid of its own; else one that
+    is empty."""
 
     parameters: tuple[tuple[str, str, Constant | None], ...]
     options: tuple[tuple[str, Constant], ...]
+    configs: tuple[tuple[tuple[str, Constant], ...], ...] = ((),)
 
 
 class Unclear(Exception):
@@ -63,8 +66,10 @@ class Unclear(Exception):
 
 
 def function_of(kernel: Any) -> Any:
-    """The Python function that a kernel was made from."""
+    """The Python function that a kernel, or the one that a tuner launches, was made from."""
     function = getattr(kernel, "fn", None)
+    if not inspect.isfunction(function):
+        function = getattr(function, "fn", None)
     if not inspect.isfunction(function):
         raise Unclear(f"{type(kernel).__name__} around another one chooses its parameters at each launch")
     return function
@@ -176,7 +181,7 @@ _definitions: list[Any] = []
 
 def operator_for(kernel: Any, layout: Layout) -> tuple[Any, tuple[int, ...]]:
     """The operator that launches the kernel, and which of its arguments its results replace. Its arguments are three sizes
-    of the grid, then the parameters that are no constants. Raises Unclear where there is none."""
+    of the grid for each config, then the parameters that are no constants. Raises Unclear where there is none."""
     key = (id(kernel), layout)
     if key not in _operators:
         _operators[key] = (kernel, _made(kernel, layout))  # the kernel stays alive, and its id its own
@@ -186,21 +191,21 @@ def operator_for(kernel: Any, layout: Layout) -> tuple[Any, tuple[int, ...]]:
 def _made(kernel: Any, layout: Layout) -> Any:
     writes = written(kernel)
     given = [(name, kind) for name, kind, _ in layout.parameters if kind != "constant"]
-    replaced = tuple(3 + k for k, (name, kind) in enumerate(given) if kind == "Tensor" and name in writes)
+    sizes = 3 * len(layout.configs)
+    replaced = tuple(sizes + k for k, (name, kind) in enumerate(given) if kind == "Tensor" and name in writes)
     if not replaced:
         raise Unclear("the kernel writes to none of its tensors")
-    parameters = [f"{kind} {name}" for name, kind in (*_GRID, *given)]
+    parameters = [
+        f"{kind} {name}" for name, kind in (*((f"grid_{k}", "SymInt") for k in range(sizes)), *given)
+    ]
     schema = f"({', '.join(parameters)}) -> ({', '.join(['Tensor'] * len(replaced))})"
-    short = f"{kernel.fn.__name__}_{_digest(kernel, layout)}"
+    short = f"{function_of(kernel).__name__}_{_digest(kernel, layout)}"
     made: Any = torch.library.custom_op(
         f"tracer_triton::{short}", _launcher(kernel, layout, replaced), mutates_args=(), schema=schema
     )
     made.register_fake(lambda *arguments: _several([_like(arguments[k]) for k in replaced]))
     _definitions.append(made)
     return getattr(torch.ops.tracer_triton, short).default, replaced
-
-
-_GRID = (("grid_x", "SymInt"), ("grid_y", "SymInt"), ("grid_z", "SymInt"))
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
@@ -213,28 +218,50 @@ def _several(tensors: list[torch.Tensor]) -> Any:
 
 def _digest(kernel: Any, layout: Layout) -> str:
     """Of all that launches have in common; of this process, whose functions the kernel may call."""
-    source = getattr(kernel, "cache_key", None) or inspect.getsource(kernel.fn)
-    place = (kernel.fn.__module__, kernel.fn.__qualname__, id(kernel))
+    function = function_of(kernel)
+    source = getattr(kernel, "cache_key", None) or inspect.getsource(function)
+    place = (function.__module__, function.__qualname__, id(kernel))
     return hashlib.sha256(repr((source, place, layout)).encode()).hexdigest()[:16]
 
 
 def _launcher(kernel: Any, layout: Layout, replaced: tuple[int, ...]) -> Callable[..., Any]:
     options = {name: constant.value for name, constant in layout.options}
+    there = {name for name, _, _ in layout.parameters}
+    names = inspect.signature(function_of(kernel)).parameters
+    leading = list(
+        itertools.takewhile(there.__contains__, names)
+    )  # what prunes configs knows these by position
 
     def launch(*arguments: Any) -> Any:
         made = list(arguments)
         for k in replaced:
             made[k] = _like(arguments[k]).copy_(arguments[k])
-        grid, values = tuple(made[:3]), iter(made[3:])
+        sizes, values = made[: 3 * len(layout.configs)], iter(made[3 * len(layout.configs) :])
+        grids = {config: tuple(sizes[3 * k : 3 * k + 3]) for k, config in enumerate(layout.configs)}
         given = {
             name: next(values) if constant is None else constant.value
             for name, kind, constant in layout.parameters
         }
-        if all(grid):
-            kernel[grid](**given, **options)
+        if all(sizes):
+            first = [given.pop(name) for name in leading]
+            kernel[_grid(grids)](*first, **given, **options)
         return _several([made[k] for k in replaced])
 
     return launch
+
+
+def _grid(grids: dict[Any, tuple[int, ...]]) -> Any:
+    """The grid, or, of several configs, what gives that of the one whose values it is asked with."""
+    if list(grids) == [()]:
+        return grids[()]
+
+    def of(given: Any) -> tuple[int, ...]:
+        for config, grid in grids.items():
+            if all(given[name] == constant.value for name, constant in config):
+                return grid
+        raise RuntimeError(f"a launch with values that no config has: {sorted(given)}")
+
+    return of
 
 
 def whole(tensor: torch.Tensor) -> bool:

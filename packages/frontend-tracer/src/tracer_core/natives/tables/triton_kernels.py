@@ -27,6 +27,7 @@ _PROXIES = frozenset(
 
 #: Kernels whose launches can be nodes.
 _KERNELS = frozenset({"JITFunction", "InterpretedFunction"})
+_TUNER = "Autotuner"
 
 
 def _python(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -36,7 +37,7 @@ def _python(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any])
     kernel = args[0] if args else None
     if name == "ConstexprFunction.__call__":  # triton.cdiv and its like, called on the host
         return tracer.prepare(tracer.getattr(kernel, "fn"), args[1:], kwargs)
-    if function.__name__ == "run" and type(kernel).__name__ in _KERNELS:
+    if function.__name__ == "run" and type(kernel).__name__ in {*_KERNELS, _TUNER}:
         try:
             return _launch(tracer, kernel, args[1:], dict(kwargs))
         except Unclear as reason:
@@ -46,29 +47,57 @@ def _python(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any])
 
 def _launch(tracer: Any, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     grid, warmup = kwargs.pop("grid", None), kwargs.pop("warmup", False)
-    if warmup or getattr(kernel, "pre_run_hooks", None) or getattr(kernel, "launch_metadata", None):
+    configs = _configs(kernel)
+    if warmup or any(getattr(one, name, None) for one in (kernel, kernel.fn) for name in _HOOKS):
         raise Unclear("it has hooks, or is only compiled")
     source = tracer.provenance.source_of(kernel)
     if source is None:
         raise Unclear("the kernel was made inside the program")
     tracer.provenance.guard(GuardKind.IS, source, kernel)
-    values = _bound(kernel, args, kwargs)
-    if callable(grid):
-        grid = tracer.call_value(grid, [dict(values)], {})
-    sizes = [*grid] if isinstance(grid, (tuple, list)) else [grid]
-    if not 1 <= len(sizes) <= 3 or not all(isinstance(n, (int, torch.SymInt)) for n in sizes):
-        raise Unclear(f"its grid is a {type(grid).__name__}")
+    values = _bound(kernel, args, kwargs, {name for config in configs for name in config})
+    sizes = [size for config in configs for size in _sizes(tracer, grid, {**values, **config})]
     parameters = tuple(_parameter(tracer, kernel, name, value) for name, value in values.items())
     options = tuple(sorted((name, _constant(value)) for name, value in kwargs.items() if name not in values))
-    operator, replaced = triton_launches.operator_for(kernel, Layout(parameters, options))
+    operator, replaced = triton_launches.operator_for(
+        kernel, Layout(parameters, options, tuple(_constants(config) for config in configs))
+    )
     given = [
         value for value, (_, kind, _) in zip(values.values(), parameters, strict=True) if kind != "constant"
     ]
-    arguments = [*sizes, *[1] * (3 - len(sizes)), *given]
+    arguments = [*sizes, *given]
     _demand_plain(tracer, arguments, replaced)
     made = tracer.call_torch(operator, arguments, {})
     for place, result in zip(replaced, made if isinstance(made, tuple) else (made,), strict=True):
         tracer.call_torch(torch.Tensor.copy_, [arguments[place], result], {})
+
+
+#: What a kernel or tuner may have that runs code of the program at each launch.
+_HOOKS = ("pre_run_hooks", "launch_metadata", "user_defined_pre_hook", "user_defined_post_hook")
+
+
+def _configs(kernel: Any) -> list[dict[str, Any]]:
+    """What a tuner may add to a launch; of a kernel, nothing."""
+    if type(kernel).__name__ != _TUNER:
+        return [{}]
+    if type(kernel.fn).__name__ not in _KERNELS:
+        raise Unclear(f"{type(kernel.fn).__name__} under a tuner chooses its parameters at each launch")
+    if any(config.pre_hook is not None for config in kernel.configs):
+        raise Unclear("a config has a hook")
+    return [dict(one) for one in dict.fromkeys(tuple(config.kwargs.items()) for config in kernel.configs)]
+
+
+def _constants(config: dict[str, Any]) -> tuple[tuple[str, Constant], ...]:
+    return tuple((name, _constant(value)) for name, value in config.items())
+
+
+def _sizes(tracer: Any, grid: Any, values: dict[str, Any]) -> list[Any]:
+    """The three sizes of the grid for these values."""
+    if callable(grid):
+        grid = tracer.call_value(grid, [values], {})
+    sizes = [*grid] if isinstance(grid, (tuple, list)) else [grid]
+    if not 1 <= len(sizes) <= 3 or not all(isinstance(n, (int, torch.SymInt)) for n in sizes):
+        raise Unclear(f"its grid is a {type(grid).__name__}")
+    return [*sizes, *[1] * (3 - len(sizes))]
 
 
 def _demand_plain(tracer: Any, arguments: list[Any], replaced: tuple[int, ...]) -> None:
@@ -92,20 +121,24 @@ def _demand_plain(tracer: Any, arguments: list[Any], replaced: tuple[int, ...]) 
         raise Unclear("two of its tensors share the memory that it writes to")
 
 
-def _bound(kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Every parameter's value, in order."""
+def _bound(kernel: Any, args: list[Any], kwargs: dict[str, Any], later: set[str]) -> dict[str, Any]:
+    """Every parameter's value, in order, but those that a tuner gives."""
     signature = inspect.signature(triton_launches.function_of(kernel))
     names = {name: value for name, value in kwargs.items() if name in signature.parameters}
     try:
-        bound = signature.bind(*args, **names)
+        bound = signature.bind_partial(*args, **names)
     except TypeError as error:
         raise Unclear(str(error)) from error
     bound.apply_defaults()
-    return dict(bound.arguments)
+    found = {name: value for name, value in bound.arguments.items() if name not in later}
+    missing = signature.parameters.keys() - found.keys() - later
+    if missing or later & {*names, *list(signature.parameters)[: len(args)]}:
+        raise Unclear(f"parameters without a value, or with two: {sorted(missing)}")
+    return found
 
 
 def _parameter(tracer: Any, kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
-    annotation = kernel.fn.__annotations__.get(name, "")
+    annotation = triton_launches.function_of(kernel).__annotations__.get(name, "")
     if "constexpr" in (annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")):
         return name, "constant", _constant(tracer.concrete(tracer.settled(value)))
     if isinstance(value, torch.Tensor):
