@@ -140,6 +140,8 @@ def main() -> int:
     )
     parser.add_argument("--shard", default="0/1", help="this one of so many")
     options = parser.parse_args()
+    from tests.opinfo.page import machine
+
     todo, counts = chosen(options), Counter()
     done = set()
     if options.out is not None and options.out.exists():
@@ -149,10 +151,11 @@ def main() -> int:
             counts[row["status"]] += 1
     todo = [row for row in todo if row not in done]
     print(f"{len(todo)} rows to run, {len(done)} done", flush=True)
-    start = time.monotonic()
+    start, here = time.monotonic(), machine()
 
     def take(result: dict[str, Any]) -> None:
         counts[result["status"]] += 1
+        result["machine"] = here
         if options.out is not None:
             with options.out.open("a") as file:
                 file.write(json.dumps(result) + "\n")

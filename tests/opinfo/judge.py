@@ -229,7 +229,10 @@ def _within(e: Any, a: Any, t: Any, moves: Sequence[Any], dtype: torch.dtype) ->
     size = torch.where(e.isfinite(), torch.maximum(size, e.abs()), size)
     unit = info.eps * size.clamp(min=info.tiny) + shifts.amax(0)
     error = torch.where(e.isfinite() & t.isfinite(), (e - t).abs(), 0.0)
-    units = min(max(3 * float((error / unit).max()), UNITS), MOST_UNITS) if error.numel() else UNITS
+    least = (
+        UNITS * 4 if dtype in (torch.float64, torch.complex128) else UNITS
+    )  # eager's own error is not known there
+    units = min(max(3 * float((error / unit).max()), least), MOST_UNITS) if error.numel() else least
     return same | (a.isfinite() & t.isfinite() & ((a - t).abs() <= 3 * error + units * unit))
 
 

@@ -1,13 +1,15 @@
-"""``python -m tests.opinfo.page sweep.jsonl [more.jsonl]``: docs/operators.md and its JSON from what the sweep wrote.
+"""``python -m tests.opinfo.page sweep.jsonl [more.jsonl] [--machine=TEXT] [--note=TEXT]``: docs/operators.md and its JSON.
 
-In: JSON lines of rows; a later line of a row replaces an earlier one. Out: benchmarks/results/opinfo.json (the rows, what
-they were run with) and docs/operators.md, made from that alone. What always holds: the page can be made again from
-the JSON (`tests/opinfo/test_page.py` does).
+In: JSON lines of rows, as the sweep writes them; a later line of a row replaces an earlier one. --machine: where rows ran
+whose lines do not say so. Out: benchmarks/results/opinfo.json (the rows, and where each ran) and docs/operators.md, made
+from that alone. What always holds: the page can be made again from the JSON (`tests/opinfo/test_page.py` does).
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import platform
 import re
 import subprocess
@@ -23,6 +25,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "opinfo.json"
 PAGE = ROOT / "docs" / "operators.md"
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool", "complex64")
 KEPT = ("op", "dtype", "status", "cases", "problems", "kernels", "externs", "eager", "breaks")
+UNSAID = "a machine that the results do not name"
 
 LEGEND = """\
 `ok` own kernels (or only views) · `ext` some ATen operators on the list of `externs/fallbacks.py` · `eager` some operators run
@@ -31,23 +34,29 @@ exception, or one where eager has none · **crash** the process died or hung · 
 """
 
 
-def collect(files: list[Path], note: str) -> dict[str, Any]:
-    """The JSON of some files of the sweep."""
+def machine() -> str:
+    """Where this process runs."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    model = names[0] if names else platform.machine()
+    return (
+        f"{model}, {os.cpu_count()} processors, torch {torch.__version__}, Python {platform.python_version()}"
+    )
+
+
+def collect(files: list[Path], note: str, usual: str) -> dict[str, Any]:
+    """The JSON of some files of the sweep. usual: the machine of rows that name none."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for file in files:
         for line in file.read_text().splitlines():
             row = json.loads(line)
-            found[row["op"], row["dtype"]] = {key: row[key] for key in KEPT}
+            found[row["op"], row["dtype"]] = {
+                **{key: row[key] for key in KEPT}, "machine": row.get("machine", usual)
+            }  # fmt: skip
     commit = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True
     )
-    return {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "commit": commit.stdout.strip(),
-        "note": note,
-        "rows": [found[key] for key in sorted(found)],
-    }
+    return {"commit": commit.stdout.strip(), "note": note, "rows": [found[key] for key in sorted(found)]}
 
 
 def word(row: dict[str, Any]) -> str:
@@ -71,10 +80,17 @@ def page(results: dict[str, Any]) -> str:
         "# Operators of the inductor backend on the CPU",
         "",
         f"Made by `python -m tests.opinfo.page` from `benchmarks/results/{RESULTS.name}`: PyTorch's OpInfo database, each row",
-        f"(operator, dtype) compiled and compared with eager. torch {results['torch']}, Python {results['python']}, commit",
+        "(operator, dtype) compiled and compared with eager. The page was made at commit",
         f"{results['commit']}. {results['note']}".rstrip(),
         "",
         f"**{len(rows)} rows, {cases} calls: {total}.**",
+        "",
+        "Where they ran:",
+        "",
+        *(
+            f"- {count} rows: {name}"
+            for name, count in Counter(row.get("machine", UNSAID) for row in rows).most_common()
+        ),
         "",
         LEGEND,
     ]
@@ -115,10 +131,16 @@ def _counted(title: str, rows: list[dict[str, Any]], key: str) -> list[str]:
 
 
 def main() -> int:
-    files = [Path(name) for name in sys.argv[1:] if not name.startswith("--note=")]
-    note = next((name.removeprefix("--note=") for name in sys.argv[1:] if name.startswith("--note=")), "")
-    if files:
-        RESULTS.write_text(json.dumps(collect(files, note), indent=0, sort_keys=True) + "\n")
+    parser = argparse.ArgumentParser(prog="python -m tests.opinfo.page")
+    parser.add_argument(
+        "files", type=Path, nargs="*", help="what the sweep wrote; none: the page from the committed JSON"
+    )
+    parser.add_argument("--note", default="")
+    parser.add_argument("--machine", default=UNSAID, help="where rows ran that do not say so")
+    options = parser.parse_args()
+    if options.files:
+        results = collect(options.files, options.note, options.machine)
+        RESULTS.write_text(json.dumps(results, indent=0, sort_keys=True) + "\n")
     PAGE.write_text(page(json.loads(RESULTS.read_text())))
     return 0
 

@@ -164,6 +164,10 @@ def test_strides_that_kernels_give():
     image = torch.rand(5, 10, 7)
     assert same(lambda x: (torch.fft.rfft(x, dim=1), torch.fft.fft2(x, dim=(1, 0))), image) is None
     assert same(lambda x: (torch.fft.rfftn(x), torch.fft.ihfft2(x)), image.permute(2, 0, 1)) is None
+    bands = (image + 0j).permute(1, 0, 2)
+    assert same(lambda x: (torch.fft.irfft(x, dim=2), torch.fft.hfft2(x, dim=(2, 0))), bands) is None
+    memory = torch.zeros(5, 6, 7, dtype=torch.complex64)  # eager does not write to it
+    assert same(lambda x, out: torch.fft.ihfftn(x, dim=1, out=out), image, memory) is None
     assert same(torch.angle, torch.randn(4, 6, dtype=torch.complex64).t()) is None
     rows, row = torch.rand(1, 5).expand(5, 5), torch.rand(5)
     assert same(lambda x, y: (x.diagonal_scatter(y), x.select_scatter(y, 0, 1)), rows, row) is None
@@ -250,3 +254,10 @@ def test_a_convolution_of_one_image_without_a_batch():
         return torch.nn.functional.conv2d(x, w, stride=2, padding=1)
 
     assert same(run, torch.rand(16, 9, 9), torch.rand(32, 16, 3, 3)) is None
+
+
+def test_sums_of_columns_with_numbers_of_a_row():
+    """What is the same for a whole row was written between a loop and its pragma."""
+    exponents, bases = torch.rand(9) + 1, torch.rand(300) + 1
+    gradients(lambda x: x ** exponents[:, None], bases.clone)
+    gradients(lambda x: x ** exponents[:, None].half(), bases.half().clone)

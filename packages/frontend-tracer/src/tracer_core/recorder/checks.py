@@ -102,6 +102,10 @@ def _normalization(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return None if fit else "its vectors have another size than there are channels"
 
 
+def _unwritten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    return "of one dimension it leaves out= as it was" if kwargs.get("out") is not None else None
+
+
 def _whole_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     dtype = args[0].dtype
     return (
@@ -128,6 +132,8 @@ _CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
     "select_scatter": _scatter_into(_select),
     "slice_scatter": _scatter_into(_slice),
     "embedding": _embedding,
+    "fft_ihfftn": _unwritten,
+    "fft_ihfft2": _unwritten,
     "index_select": _index_select,
     "index_reduce": _index_reduce,
     "index_reduce_": _index_reduce,

@@ -6,7 +6,7 @@ holds: sizes and dtypes stay; with symbolic sizes the answer stays as it is (the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -69,20 +69,41 @@ def _scattered(args: tuple[Any, ...]) -> torch.Tensor | None:
 
 
 def _half_spectrum(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """With MKL: dimensions that are not transformed come first, in the order of the input's strides; then the others,
-    the last of `dim` running fastest (fakes of torch 2.11 are contiguous)."""
+    """The last of the transformed dimensions runs fastest."""
     value, dims, _, onesided = args
+    sizes, last = list(value.shape), dims[-1] % value.dim()
+    sizes[last] = sizes[last] // 2 + 1 if onesided else sizes[last]
+    return _transformed(value, sizes, dims[:-1], [last])
+
+
+def _spectrum(args: tuple[Any, ...]) -> torch.Tensor | None:
+    return _transformed(args[0], args[0].shape, args[1], [])
+
+
+def _real_numbers(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Of several dimensions: complex along all but the last, which is transformed by itself."""
+    value, dims, _, length = args
+    between = _spectrum((value, dims[:-1])) if len(dims) > 1 else value
+    sizes, last = list(value.shape), dims[-1] % value.dim()
+    sizes[last] = length
+    return None if between is None else _transformed(between, sizes, (), [last])
+
+
+def _transformed(
+    value: Any, sizes: Sequence[int], dims: Sequence[int], last: list[int]
+) -> torch.Tensor | None:
+    """With MKL (fakes of torch 2.11 say otherwise): dimensions that are not transformed come first, then those that are;
+    both in the order of the input's strides, but for the last."""
     if not torch.backends.mkl.is_available() or not value.numel():
         return None
-    strides = value.stride()
-    last = dims[-1] % value.dim()
-    transformed = sorted((dim % value.dim() for dim in dims[:-1]), key=lambda dim: -strides[dim])
-    others = [dim for dim in range(value.dim()) if dim != last and dim not in transformed]
-    order = [*sorted(others, key=lambda dim: -strides[dim]), *transformed, last]
-    sizes = list(value.shape)
-    sizes[last] = sizes[last] // 2 + 1 if onesided else sizes[last]
-    inverse = [order.index(dim) for dim in range(value.dim())]
-    return torch.empty([sizes[dim] for dim in order], device="meta").permute(inverse)
+
+    def in_order(some: Iterable[int]) -> list[int]:
+        return sorted(some, key=lambda dim: -value.stride(dim))
+
+    inner = in_order(dim % value.dim() for dim in dims) + last
+    order = in_order(dim for dim in range(value.dim()) if dim not in inner) + inner
+    made = torch.empty([sizes[dim] for dim in order], device="meta")
+    return made.permute([order.index(dim) for dim in range(value.dim())])
 
 
 LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
@@ -97,6 +118,8 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
         _unpooled: (aten.max_unpool2d.default,),
         _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
         _half_spectrum: (aten._fft_r2c.default,),
+        _spectrum: (aten._fft_c2c.default,),
+        _real_numbers: (aten._fft_c2r.default,),
         _scattered: (
             aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default,
         ),

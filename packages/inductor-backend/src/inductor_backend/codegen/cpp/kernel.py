@@ -698,8 +698,8 @@ class KernelWriter:
         variable = self.variables[loop]
         with self.out.block(f"for (; {variable} + {points} <= n{loop}; {variable} += {points})"):
             scopes = [dict(names) for _ in range(points)]
-            for level, place in ((depth, contextlib.nullcontext()), (depth + 1, self._lanes())):
-                with place:
+            for level, place in ((depth, contextlib.nullcontext), (depth + 1, self._lanes)):
+                with place():
                     for number, scope in enumerate(scopes):
                         self.variables[loop] = f"({variable} + {number})"
                         self.emit(values, level, scope)
