@@ -123,6 +123,18 @@ def test_gradients(written):
     assert written[0] > 0
 
 
+@pytest.mark.parametrize("rows", [3, 8, 67])
+def test_column_sums_of_what_is_equal_along_the_columns(rows):
+    x, weight = torch.rand(rows, 90) + 0.5, torch.randn(rows, 1)
+    for function in (
+        lambda x, w: (x * w + w).sum(0),
+        lambda x, w: (x.pow(w) * w.exp()).sum(0),
+        lambda x, w: (x.sum(0), (x * x).sum(0), x.amax(0)),
+        lambda x, w: x.softmax(0) * w,
+    ):
+        same(tracer_core.compile(function)(x, weight), function(x, weight))
+
+
 def before_a_hole(count):
     """A row of floats whose last one is followed by memory that nobody may touch; what keeps it alive."""
     memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
