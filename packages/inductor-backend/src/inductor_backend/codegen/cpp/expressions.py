@@ -204,10 +204,9 @@ def size_expression(expr: Expr, language: str = "cpp") -> str:
             return f"(({args[0]} % {args[1]} + {args[1]}) % {args[1]})"  # with the divisor's sign, as Python has it
         return f"({args[0]} % {args[1]})"
     if name in ("Max", "Min"):
-        call = ("std::" if language == "cpp" else "") + name.lower()
-        typed = call + "<int64_t>" if language == "cpp" else call
+        call = name.lower() if language != "cpp" else "tc_least" if name == "Min" else "tc_greatest"
         text = args[0]
         for other in args[1:]:
-            text = f"{typed}({text}, {other})"
+            text = f"{call}({text}, {other})"
         return text
     raise unsupported("codegen", f"size expression {expr} ({name}) has no {language} text")

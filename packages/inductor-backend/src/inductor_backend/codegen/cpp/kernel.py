@@ -325,7 +325,7 @@ class KernelWriter:
         with self.out.block("for (int64_t row = begin; row < end; ++row)"):
             if self.nest.column is not None:
                 self.out.line("const int64_t c0 = tile * width;")
-                self.out.line(f"const int64_t lanes = std::min<int64_t>(width, n{self.nest.column} - c0);")
+                self.out.line(f"const int64_t lanes = tc_least(width, n{self.nest.column} - c0);")
             for number, dtype in enumerate(self.body.row_buffers.values()):
                 self.out.line(f"alignas(64) {C_TYPES[dtype]} row_{number}[{self._row_capacity()}];")
             names: dict[Value, str] = {}
@@ -385,11 +385,11 @@ class KernelWriter:
         row, along = self.variables[across], self.variables[inner]
         self.block_start = "b"
         self.out.line(f"const int64_t tile_start = tile * {ACROSS};")
-        self.out.line(f"const int64_t tile_end = std::min<int64_t>(tile_start + {ACROSS}, n{across});")
+        self.out.line(f"const int64_t tile_end = tc_least(tile_start + {ACROSS}, n{across});")
         for load, name in tiles.staged.items():
             self.out.line(f"alignas(64) {memory_type(load.attr[2])} {name}[{ACROSS * ALONG}];")
         with self.out.block(f"for (int64_t b = 0; b < n{inner}; b += {ALONG})"):
-            self.out.line(f"const int64_t length = std::min<int64_t>({ALONG}, n{inner} - b);")
+            self.out.line(f"const int64_t length = tc_least({ALONG}, n{inner} - b);")
             for count in (str(ACROSS), "tile_end - tile_start"):  # the first with a constant number of rows
                 with self.out.block(
                     f"if (tile_end - tile_start {'==' if count.isdigit() else '!='} {ACROSS})"
@@ -523,7 +523,7 @@ class KernelWriter:
         start, stop = bounds[0], bounds[1] or size
         if any(r.blocked for _, r in reducers) or self.streams(phase):
             with self.out.block(f"for (int64_t b = {start}; b < {stop}; b += {BLOCK})"):
-                self.out.line(f"const int64_t length = std::min<int64_t>({BLOCK}, {stop} - b);")
+                self.out.line(f"const int64_t length = tc_least({BLOCK}, {stop} - b);")
                 self._vector_loop(phase, values, reducers, names, loop, "b", "b + length", "length")
         else:
             with self.out.block(""):
