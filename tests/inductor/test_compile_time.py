@@ -15,25 +15,33 @@ from tracer_core.collector import collector_paused
 from tracer_core.plugin_api import Backend, BackendError
 
 
-def test_our_own_products_are_built_while_the_graph_is_lowered(monkeypatch):
+def test_our_own_kernels_are_built_while_the_graph_is_lowered(monkeypatch):
     order = []
-    monkeypatch.setattr(early_builds.own, "prepare", lambda: order.append("products"))
+    monkeypatch.setattr(early_builds.native, "prepare", lambda names: order.append(sorted({*names})))
     lower = lower_module.Lowering.run
     monkeypatch.setattr(
         lower_module.Lowering, "run", lambda self, specs: order.append("lowering") or lower(self, specs)
     )
-    layer = torch.nn.Linear(4, 4)
-    x = torch.randn(2, 4)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(8, 64, 3, padding=1), torch.nn.Conv2d(64, 64, (3, 3), 2, groups=64),
+        torch.nn.Flatten(), torch.nn.Linear(64 * 81, 10),
+    ).eval()  # fmt: skip
+    x = torch.randn(1, 8, 20, 20)
     with torch.no_grad():
-        compiled = tracer_core.compile(lambda x: layer(x) * 2)
-        torch.testing.assert_close(compiled(x), layer(x) * 2)
-    assert order[:2] == ["products", "lowering"]
+        compiled = tracer_core.compile(net)
+        torch.testing.assert_close(compiled(x), net(x))
+    needed = ["run_depthwise_3", "run_linear", "run_pack", "run_packed"]
+    assert order == [needed, "lowering", needed]  # what the captured graph and the lowered one say is the same
 
 
 def test_a_graph_without_products_starts_no_build(monkeypatch):
-    monkeypatch.setattr(early_builds.own, "prepare", lambda: pytest.fail("nothing here is a product"))
+    started = []
+    monkeypatch.setattr(early_builds.native, "prepare", started.extend)
     x = torch.randn(8)
     torch.testing.assert_close(tracer_core.compile(lambda x: x.cos() + 1)(x), x.cos() + 1)
+    small = torch.randn(4, 4)  # a product of so few numbers is ATen's
+    torch.testing.assert_close(tracer_core.compile(lambda x: (x @ x).sin())(small), (small @ small).sin())
+    assert not started
 
 
 @pytest.mark.parametrize("enabled", [True, False])

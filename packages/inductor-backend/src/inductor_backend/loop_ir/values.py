@@ -21,28 +21,27 @@ from inductor_backend.ops import OPS, compute_dtype
 class Value:
     """One op. name, args, attr as `OPS` says; dtype: of the result; variables: loop variables needed."""
 
-    __slots__ = ("__weakref__", "args", "attr", "dtype", "name", "variables")
+    __slots__ = ("__weakref__", "args", "attr", "dtype", "name", "operands", "variables")
 
     def __init__(self, name: str, args: tuple[Value, ...], attr: Any, dtype: torch.dtype) -> None:
         self.name, self.args, self.attr, self.dtype = name, args, attr, dtype
         needed: frozenset[int] = frozenset()
         for arg in args:
             needed |= arg.variables
-        for index in self.indices():
+        indices = self.indices()
+        for index in indices:
             needed |= index.variables()
         self.variables = needed
+        #: Every value that must be computed first: arguments and what the indices read.
+        self.operands: tuple[Value, ...] = (
+            *args, *(value for index in indices for value in index.indirect_values())
+        )  # fmt: skip
 
     def indices(self) -> tuple[Index, ...]:
         """The index expressions in the attribute."""
         if self.name in ("load", "masked_load"):
             return self.attr[1]
         return (self.attr,) if self.name == "index" else ()
-
-    def operands(self) -> Iterable[Value]:
-        """Every value that must be computed first: arguments and what the indices read."""
-        yield from self.args
-        for index in self.indices():
-            yield from index.indirect_values()
 
     @property
     def buffer(self) -> str:
@@ -131,18 +130,20 @@ def cast(value: Value, dtype: torch.dtype) -> Value:
 def topological(roots: Iterable[Value]) -> list[Value]:
     """Every value below the roots, operands before users, each once."""
     order: list[Value] = []
-    seen: set[Value] = set()
-    stack: list[tuple[Value, bool]] = [(root, False) for root in reversed(list(roots))]
+    done: set[Value] = set()
+    stack: list[Value] = [*roots]
+    stack.reverse()
     while stack:
-        value, done = stack.pop()
-        if done:
+        value = stack[-1]
+        if value not in done:
+            waiting = [operand for operand in value.operands if operand not in done]
+            if waiting:
+                waiting.reverse()
+                stack += waiting
+                continue
+            done.add(value)
             order.append(value)
-        elif value not in seen:
-            seen.add(value)
-            stack.append((value, True))
-            stack.extend(
-                (operand, False) for operand in reversed(list(value.operands())) if operand not in seen
-            )
+        stack.pop()
     return order
 
 

@@ -106,9 +106,10 @@ class Fusion:
             if other is not group:
                 group.ancestors |= other.ancestors | (1 << other.number)
         bit = 1 << group.number
-        for other in self.groups:
-            if other.ancestors & bit:
-                other.ancestors |= group.ancestors
+        if len(group.nodes) > 1:  # a new group is nobody's ancestor yet
+            for other in self.groups:
+                if other.ancestors & bit:
+                    other.ancestors |= group.ancestors
         for buffer in {*node.reads(), *node.writes}:
             group.buffers.add(buffer)
             groups = self.touching.setdefault(buffer, [])

@@ -8,6 +8,7 @@ the arena; offsets are multiples of 64.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -100,17 +101,17 @@ def plan_memory(arena: dict[str, Buffer], life: dict[str, Life], tensors: Sequen
 
 def _place_static(sizes: dict[str, int], life: dict[str, Life], plan: MemoryPlan) -> None:
     """Largest first, each at the lowest offset that is free during its whole life."""
-    placed: list[tuple[int, int, Life]] = []
+    placed: list[tuple[int, int, int, Life]] = []  # by offset; the third tells equal ones apart
     total = 0
     for name in sorted(sizes, key=lambda n: (-sizes[n], life[n].first)):
         mine, size, offset = life[name], sizes[name], 0
-        for start, stop, other in sorted(placed, key=lambda p: p[:2]):
+        for start, stop, _, other in placed:
             if other.last < mine.first or mine.last < other.first:
                 continue
             if start - offset >= size:
                 break
             offset = max(offset, stop)
-        placed.append((offset, offset + size, mine))
+        bisect.insort(placed, (offset, offset + size, len(placed), mine))
         plan.offsets[name] = offset
         total = max(total, offset + size)
     plan.size = total

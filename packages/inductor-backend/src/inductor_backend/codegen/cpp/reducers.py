@@ -82,7 +82,7 @@ def _extreme(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
     def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         kind, identity = C_TYPES[value], extreme(value, lowest=sign == ">")
         flag = "int64_t" if value.itemsize == 8 else "int32_t"
-        nan = f"{n}_nan ? ({kind})NAN : " if value.is_floating_point else ""
+        nan = f"{n}_nan ? ({kind})TC_NAN_F : " if value.is_floating_point else ""
         mark = f" {n}_nan |= {{v}} != {{v}};" if value.is_floating_point else ""
         clause = f"reduction({name}:{n}_part)" + (f" reduction(|:{n}_nan)" if mark else "")
         opened = (f"{kind} {n}_part = {identity};",) + ((f"{flag} {n}_nan = 0;",) if mark else ())
