@@ -29,7 +29,7 @@ static inline int64_t tc_part(int64_t total, int64_t part, int64_t parts) {
 // How many of `columns` are walked side by side: as many as leave a tile for each thread, of `cells` in all.
 static inline int64_t tc_width(int64_t cells, int64_t columns, bool many, int64_t widest) {
     const int64_t share = cells / (many ? tc_threads() : 1);
-    return std::max<int64_t>(64, std::min<int64_t>(widest, std::min(share, columns) / 64 * 64));
+    return tc_greatest(64, tc_least(widest, tc_least(share, columns) / 64 * 64));
 }
 """
 
