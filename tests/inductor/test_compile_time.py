@@ -30,8 +30,9 @@ def test_our_own_kernels_are_built_while_the_graph_is_lowered(monkeypatch):
     with torch.no_grad():
         compiled = tracer_core.compile(net)
         torch.testing.assert_close(compiled(x), net(x))
-    needed = ["run_depthwise_3", "run_linear", "run_pack", "run_packed"]
-    assert order == [needed, "lowering", needed]  # what the captured graph and the lowered one say is the same
+    needed = {"run_depthwise_3", "run_linear", "run_pack", "run_packed"}
+    assert order[1] == "lowering" and order[0] == order[2]  # the captured graph and the lowered one say the same
+    assert needed <= {*order[0]}
 
 
 def test_a_graph_without_products_starts_no_build(monkeypatch):
