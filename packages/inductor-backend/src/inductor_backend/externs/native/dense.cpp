@@ -83,23 +83,29 @@ struct Conv {
         const float* panel = w + n0 * depth();  // all panels before this one are whole
         const Blocks& blocks = vectors == 4 ? BLOCKS_4 : vectors == 3 ? BLOCKS_3 : vectors == 2 ? BLOCKS_2 : BLOCKS_1;
         const Cut cut(rows, blocks.most);
-        const float* from[MOST_ROWS];
-        int64_t oy[MOST_ROWS], ox[MOST_ROWS], base[MOST_ROWS];
-        const int64_t pixels = g.pixels();
-        for (int64_t i = 0, b = m0 / pixels, y = m0 / g.OW % g.OH, xx = m0 % g.OW; i < rows; i++) {
-            oy[i] = y * g.sh - g.ph, ox[i] = xx * g.sw - g.pw, base[i] = b * g.H * g.W;
+        const float *from[MOST_ROWS], *first[MOST_ROWS];
+        int64_t oy[MOST_ROWS], ox[MOST_ROWS];
+        const int64_t pixels = g.pixels(), plain = g.plain();
+        for (int64_t i = 0, b = m0 / pixels, y = m0 / g.OW % g.OH, xx = m0 % g.OW; i < rows && !plain; i++) {
+            oy[i] = y * g.sh - g.ph, ox[i] = xx * g.sw - g.pw, first[i] = x + ((b * g.H + oy[i]) * g.W + ox[i]) * ldx;
             if (++xx == g.OW) { xx = 0; if (++y == g.OH) { y = 0; b++; } }
         }
         const bool ahead = columns == PANEL && g.C >= 48;  // else fetching takes as long as the products (measured)
         bool add = false;
         for (int64_t ky = 0; ky < g.KH; ky++)
             for (int64_t kx = 0; kx < g.KW; kx++) {
-                bool some = false;
-                for (int64_t i = 0; i < rows; i++) {
-                    const int64_t y = oy[i] + ky * g.dh, xx = ox[i] + kx * g.dw;
-                    const bool inside = (uint64_t)y < (uint64_t)g.H && (uint64_t)xx < (uint64_t)g.W;
-                    from[i] = inside ? x + (base[i] + y * g.W + xx) * ldx : nothing;
-                    some |= inside;
+                const int64_t dy = ky * g.dh, dx = kx * g.dw, move = (dy * g.W + dx) * ldx;
+                int64_t some = plain;
+                if (plain) {
+#pragma omp simd
+                    for (int64_t i = 0; i < rows; i++) from[i] = x + (m0 + i) * ldx;
+                } else {
+#pragma omp simd reduction(| : some)
+                    for (int64_t i = 0; i < rows; i++) {
+                        const int64_t inside = ((uint64_t)(oy[i] + dy) < (uint64_t)g.H) & ((uint64_t)(ox[i] + dx) < (uint64_t)g.W);
+                        from[i] = inside ? first[i] + move : nothing;
+                        some |= inside;
+                    }
                 }
                 const float* tap = panel + (ky * g.KW + kx) * g.C * wide;
                 if (!some) continue;  // every row reads padding
