@@ -22,6 +22,7 @@ from inductor_backend.codegen.triton.product import Blocks
 from inductor_backend.codegen.wrapper import Step, Wrapper
 from inductor_backend.externs.packed_ops import name_of
 from inductor_backend.externs.table import Choice
+from inductor_backend.freezing.known import with_known_tensors
 from inductor_backend.freezing.per_call import with_own_convolutions
 from inductor_backend.freezing.prepared import FrozenRunner, freeze
 from inductor_backend.loop_ir import printer, verify
@@ -329,6 +330,8 @@ def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
 def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """Compiles one functional ATen graph. Raises BackendError; VerifyError where a stage broke its rules."""
     c = start(gm, spec)
+    if not c.target.triton:
+        gm = with_known_tensors(gm, spec)
     if spec.constants:
         if c.target.triton:
             raise BackendError("inductor", "freeze", "freeze=True is not built for graphs on CUDA devices")

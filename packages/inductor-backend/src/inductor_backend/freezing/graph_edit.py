@@ -47,7 +47,7 @@ class Editor:
         schema = getattr(node.target, "_schema", None)
         fixed = torch.Tag.nondeterministic_seeded not in tags and not (schema and schema.is_mutable)
         return fixed and all(
-            source in self.constant or _makes_known_values(source) for source in node.all_input_nodes
+            source in self.constant or makes_known_values(source) for source in node.all_input_nodes
         ) and any(source in self.constant for source in node.all_input_nodes)  # fmt: skip
 
     def is_constant(self, *nodes: Any) -> bool:
@@ -77,8 +77,10 @@ class Editor:
             return node.target(*values[0], **values[1])  # type: ignore[operator]
 
 
-def _makes_known_values(node: torch.fx.Node) -> bool:
-    """An operator without tensors that gives the same in every call: ``arange(12)``, ``full(...)``."""
+def makes_known_values(node: torch.fx.Node) -> bool:
+    """A constant of the graph, or an operator without tensors that gives the same in every call: ``full(...)``."""
+    if node.op == "get_attr":
+        return isinstance(node.meta.get("val"), torch.Tensor)
     if node.op != "call_function" or node.all_input_nodes:
         return False
     value = node.meta.get("val")

@@ -35,7 +35,7 @@ def _constants_first(editor: Editor) -> None:
     """Moves what depends on constants alone to the placeholders: the first product needs the others' weights."""
     needed = {source for node in editor.constant for source in node.all_input_nodes} | editor.constant
     last = editor.graph.find_nodes(op="placeholder")[-1]
-    for node in [node for node in editor.graph.nodes if node.op == "call_function" and node in needed]:
+    for node in [one for one in editor.graph.nodes if one.op in ("call_function", "get_attr") and one in needed]:
         last.append(node)
         last = node
 

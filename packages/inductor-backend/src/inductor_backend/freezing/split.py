@@ -7,6 +7,7 @@ of, stays in the graph: it costs no memory there.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,11 +32,13 @@ GROWTH, SMALL = 2, 1 << 16
 @dataclass(frozen=True, slots=True)
 class Folded:
     """steps: nodes in order, with the nodes that nobody reads after each. constants: the placeholders that they
-    begin with, by position among the graph's constants. results: nodes to hand over. read: positions of constants
+    begin with, by position among the graph's constants. known: tensors of the graph itself that they
+    read. results: nodes to hand over. read: positions of constants
     that the graph still reads itself."""
 
     steps: tuple[tuple[torch.fx.Node, tuple[torch.fx.Node, ...]], ...]
     constants: dict[torch.fx.Node, int]
+    known: dict[torch.fx.Node, torch.Tensor]
     results: tuple[torch.fx.Node, ...]
     read: frozenset[int]
 
@@ -43,7 +46,7 @@ class Folded:
         """The results for these constants, each with memory of its own."""
         env: dict[torch.fx.Node, Any] = {
             node: tensors[position].detach() for node, position in self.constants.items()
-        }
+        } | self.known
         for node, unused in self.steps:
             args, kwargs = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)  # type: ignore[misc]
             env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
@@ -75,11 +78,12 @@ def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
             if uses[source] == 0 and source.op == "call_function" and source not in results:
                 done.append(source)
         ordered.append((step, tuple(done)))
+    known = {node: operator.attrgetter(str(node.target))(editor.gm) for node in needed if node.op == "get_attr"}
     main, kept = _without(editor, needed, results)
     editor.gm, editor.graph = main, main.graph
     positions = {node: k for k, node in enumerate(constants) if node in needed}
     read = frozenset(k for k, node in enumerate(constants) if kept[node].users)
-    return Folded(tuple(ordered), positions, tuple(results), read)
+    return Folded(tuple(ordered), positions, known, tuple(results), read)
 
 
 def _without(
