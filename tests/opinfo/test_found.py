@@ -261,3 +261,10 @@ def test_sums_of_columns_with_numbers_of_a_row():
     exponents, bases = torch.rand(9) + 1, torch.rand(300) + 1
     gradients(lambda x: x ** exponents[:, None], bases.clone)
     gradients(lambda x: x ** exponents[:, None].half(), bases.half().clone)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32])
+def test_dropout_backward_of_whole_numbers(dtype):
+    """The scale was made a whole number."""
+    numbers, mask = torch.tensor([1, 0, 1]).to(dtype), torch.tensor([True, True, False])
+    assert same(lambda g, m: torch.ops.aten.native_dropout_backward(g, m, 1.5), numbers, mask) is None

@@ -448,7 +448,7 @@ def lerp(ctx: Lowering, a: Ref, b: Ref, weight: Any) -> Ref:
 
 @lower(aten.native_dropout_backward.default)
 def dropout_backward(ctx: Lowering, dy: Ref, mask: Ref, scale: float) -> Ref:
-    dtype = compute_dtype(dy.dtype)
+    dtype = compute_dtype(ctx.meta().dtype)  # of whole numbers, too, the result is a float
 
     def body(at: Any) -> Value:
         kept = make("mul", cast(dy.at(at), dtype), cast(mask.at(at), dtype))
