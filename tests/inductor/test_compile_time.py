@@ -42,6 +42,8 @@ def test_a_graph_without_products_starts_no_build(monkeypatch):
     torch.testing.assert_close(tracer_core.compile(lambda x: x.cos() + 1)(x), x.cos() + 1)
     small = torch.randn(4, 4)  # a product of so few numbers is ATen's
     torch.testing.assert_close(tracer_core.compile(lambda x: (x @ x).sin())(small), (small @ small).sin())
+    net = torch.nn.Dropout().eval()  # draws nothing
+    torch.testing.assert_close(tracer_core.compile(lambda x: net(x).cos())(x), x.cos())
     assert not started
 
 

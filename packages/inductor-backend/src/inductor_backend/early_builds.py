@@ -63,7 +63,9 @@ def _captured(node: torch.fx.Node, grad: bool) -> Iterator[str]:
             rows = math.prod(map(hint, operands[0].shape[:-1])) if operands else 0
             yield "run_blocked" if rows >= BLOCKED_ROWS else "run_linear"
     elif name in DRAWS:
-        yield "run_bernoulli"
+        training = node.kwargs.get("training", node.args[2] if name.startswith("dropout") and len(node.args) > 2 else True)
+        if training is not False:  # dropout(x, p, training)
+            yield "run_bernoulli"
     elif name == "conv2d" and not grad:  # ours in inference only
         g = _geometry_of_call(node)
         sizes = (1, 1, *node.meta["val"].shape)[-4:]  # an image without a batch is one of its own
