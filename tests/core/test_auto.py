@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tracer_core
+from tracer_core.auto.turns import Turns
 from tracer_core.errors import BackendNotFoundError, OptionError
 
 MANY = 60
@@ -281,6 +282,28 @@ def test_modes_of_the_thread_reach_the_trial():
             torch.testing.assert_close(fast(x), program(x), rtol=0, atol=0)
     for choice in fast.choices():
         assert choice.row("aten_eager").status in ("chosen", "slower"), str(choice)
+
+
+def test_a_call_waits_for_one_timed_call_at_most():
+    turns, ended, seconds, timed = Turns(), threading.Event(), [], []
+
+    def measure():
+        while not ended.is_set():
+            with turns.timed():
+                time.sleep(0.03)
+                timed.append(1)
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    for _ in range(12):
+        start = time.perf_counter()
+        with turns.served():
+            seconds.append(time.perf_counter() - start)
+            time.sleep(0.01)
+    ended.set()
+    thread.join()
+    assert max(seconds) < 0.6, seconds  # starved calls wait for PATIENCE, 2 s
+    assert len(timed) >= 6  # and the program's calls do not keep the measurement from going on
 
 
 def test_mistakes_are_found_at_compile():

@@ -52,6 +52,29 @@ COMPILED = """
     ]
 """
 
+COUNTED = """
+    import torch, tracer_core
+    from peephole_backend.engine import reports
+
+    @torch.no_grad()
+    def program(x, w, a):
+        y = x * torch.sigmoid(x)
+        z = a + y @ w
+        return z + y * a, torch.sigmoid(z) * z, x + 2 * a, torch.arange(3) + torch.arange(3) * 2
+
+    fast = tracer_core.compile(program, backend="peephole", fullgraph=True)
+    inputs = torch.randn(4, 4), torch.randn(4, 4), torch.randn(4, 4)
+    close = all(torch.allclose(one, other) for one, other in zip(fast(*inputs), program(*inputs)))
+    (report,) = reports()
+    tracer_core.reset()
+    result = [close, report.rewrites, report.before - report.after, len(reports())]
+"""
+
+CONFORMS = """
+    from tracer_core.testing.conformance import bad, everything, table
+    result = table(bad(everything("peephole", sample=40, seed=3)))
+"""
+
 GONE = """
     import tracer_core
     try:
@@ -71,6 +94,8 @@ def test_install_use_uninstall(environment):
     }
     assert environment.run(USED) == [True, True, True]
     assert environment.run(COMPILED) == [True, True]
+    assert environment.run(COUNTED) == [True, {"addcmul": 1, "addmm": 1, "silu": 2}, 4, 0]
+    assert environment.run(CONFORMS) == ""
     environment.pip("uninstall", "--yes", "peephole-backend")
     assert environment.run(LISTED) == {"listed": False, "row": None}
     assert "no backend named 'peephole'" in environment.run(GONE)

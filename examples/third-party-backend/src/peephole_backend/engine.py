@@ -1,14 +1,16 @@
 """The backend itself.
 
-In: a functional ATen graph with fake tensors in ``meta["val"]``. Out: a runner of the same graph in which
-``add(x, mul(a, b))`` has become ``addcmul(x, a, b)``. What always holds: a fusion changes no shape, stride
-or dtype: each is tried on the fake tensors first.
+In: a functional ATen graph with fake tensors in ``meta["val"]``. Out: a runner of the same graph with fewer operators:
+``x + a * b`` is ``addcmul(x, a, b)``, ``x + a @ b`` is ``addmm(x, a, b)``, ``x * sigmoid(x)`` is ``silu(x)``; what was done
+is counted, see `reports`. What always holds: a rewrite changes no shape, stride or dtype: each is tried on the fake
+tensors first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeGuard
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -17,13 +19,41 @@ from tracer_core.plugin_api import CompileSpec, Runner, stage, wants_text
 aten = torch.ops.aten
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """graph: its name. before, after: how many operators it had and has. rewrites: how often each rule was used."""
+
+    graph: str
+    before: int
+    after: int
+    rewrites: dict[str, int]
+
+    def __str__(self) -> str:
+        done = ", ".join(f"{count} {name}" for name, count in self.rewrites.items() if count) or "nothing to do"
+        return f"{self.graph}: {self.before} operators, {self.after} now ({done})"
+
+
+_reports: list[Report] = []
+
+
+def reports() -> tuple[Report, ...]:
+    """What was done to each graph since the last `reset`."""
+    return tuple(_reports)
+
+
+def reset() -> None:
+    """Forgets the reports; ``tracer_core.reset()`` calls it."""
+    _reports.clear()
+
+
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    """Fuses, and returns a runner that calls the graph's generated Python code."""
+    """Rewrites, and returns a runner that calls the graph's generated Python code."""
     with stage("peephole", graph=spec.name, suffix=".py") as record:
-        limit = spec.options.max_fusions if spec.options.fuse else 0
-        fused = fuse_multiply_add(graph, limit)
+        report = rewrite(graph, spec.name, spec.options.max_fusions if spec.options.fuse else 0)
+        _reports.append(report)
+        record.text = f"# {sum(report.rewrites.values())} fusions\n# {report}"
         if wants_text():
-            record.text = f"# {fused} fusions\n{graph.code}"
+            record.text += f"\n{graph.code}"
     forward = graph.forward
 
     def run(inputs: list[Any]) -> Sequence[Any]:
@@ -33,56 +63,83 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     return run
 
 
-def fuse_multiply_add(graph: torch.fx.GraphModule, limit: int | None) -> int:
-    """Rewrites the graph in place; returns how many places it fused, at most `limit`."""
-    count = 0
-    for node in graph.graph.find_nodes(op="call_function", target=aten.add.Tensor):
-        if limit is not None and count >= limit:
-            break
-        operands = fusible(node)
-        if operands is None:
-            continue
-        with graph.graph.inserting_before(node):
-            fused = graph.graph.call_function(aten.addcmul.default, operands)
-        fused.meta = dict(node.meta)
-        node.replace_all_uses_with(fused)
-        count += 1
+#: What a rule gives for a node that it matches: the operator and its arguments that take the node's place.
+Replacement = tuple[Any, tuple[torch.fx.Node, ...]]
+
+
+def rewrite(graph: torch.fx.GraphModule, name: str, limit: int | None) -> Report:
+    """Rewrites the graph in place, in at most `limit` places."""
+    before, counts = operators(graph), dict.fromkeys(RULES, 0)
+    for rule, (targets, match) in RULES.items():
+        for node in [node for node in graph.graph.nodes if node.target in targets]:
+            if limit is not None and sum(counts.values()) >= limit:
+                break
+            found = match(node)
+            if found is not None and fits(node, found):
+                replace(graph.graph, node, found)
+                counts[rule] += 1
     graph.graph.eliminate_dead_code()
     graph.recompile()
-    return count
+    return Report(name, before, operators(graph), counts)
 
 
-def fusible(add: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, torch.fx.Node] | None:
-    """``(x, a, b)`` if `add` is ``x + a * b`` and addcmul gives the same kind of result, else None."""
-    if add.kwargs.get("alpha", 1) != 1:
-        return None
-    for product, addend in (add.args[:2], add.args[1::-1]):
-        if not is_single_product(product) or not is_floating(addend):
-            continue
-        a, b = product.args[:2]
-        assert isinstance(a, torch.fx.Node) and isinstance(b, torch.fx.Node)  # is_single_product saw to it
-        result = aten.addcmul.default(addend.meta["val"], a.meta["val"], b.meta["val"])
-        expected = add.meta["val"]
-        if (result.shape, result.stride(), result.dtype) == (
-            expected.shape,
-            expected.stride(),
-            expected.dtype,
-        ):
-            return addend, a, b
-    return None
+def operators(graph: torch.fx.GraphModule) -> int:
+    """How many operators a graph has."""
+    return sum(isinstance(node.target, torch._ops.OpOverload) for node in graph.graph.nodes)
 
 
-def is_single_product(node: Any) -> TypeGuard[torch.fx.Node]:
-    """A product of two floating tensors that nothing else reads."""
-    return (
-        isinstance(node, torch.fx.Node)
-        and node.target is aten.mul.Tensor
-        and len(node.users) == 1
-        and all(is_floating(operand) for operand in node.args[:2])
+def replace(graph: torch.fx.Graph, node: torch.fx.Node, found: Replacement) -> None:
+    """Puts the replacement where the node is."""
+    with graph.inserting_before(node):
+        made = graph.call_function(*found)
+    made.meta = dict(node.meta)
+    node.replace_all_uses_with(made)
+
+
+def fits(node: torch.fx.Node, found: Replacement) -> bool:
+    """Whether the replacement gives the node's shape, strides and dtype, from floating-point tensors."""
+    target, arguments = found
+    if not all(is_floating(argument) for argument in arguments):
+        return False
+    try:
+        result = target(*(argument.meta["val"] for argument in arguments))
+    except (RuntimeError, ValueError):  # shapes or dtypes that the operator does not take
+        return False
+    expected = node.meta["val"]
+    return bool(
+        result.shape == expected.shape and result.stride() == expected.stride() and result.dtype == expected.dtype
     )
 
 
-def is_floating(node: Any) -> TypeGuard[torch.fx.Node]:
+def added(node: torch.fx.Node, target: Any, fused: Any) -> Replacement | None:
+    """``x + target(a, b)`` in either order, where nothing else reads the second summand."""
+    if node.kwargs.get("alpha", 1) != 1:
+        return None
+    for inner, other in (node.args[:2], node.args[1::-1]):
+        if isinstance(inner, torch.fx.Node) and inner.target is target and len(inner.users) == 1:
+            arguments = (other, *inner.args[:2])
+            if all(isinstance(one, torch.fx.Node) for one in arguments):
+                return fused, arguments  # type: ignore[return-value]
+    return None
+
+
+def gated(node: torch.fx.Node) -> Replacement | None:
+    """``x * sigmoid(x)``."""
+    for gate, other in (node.args[:2], node.args[1::-1]):
+        if isinstance(gate, torch.fx.Node) and gate.target is aten.sigmoid.default and gate.args[0] is other:
+            return aten.silu.default, (other,)  # type: ignore[return-value]
+    return None
+
+
+#: Rule -> (operators that it begins at, what it makes of one of them).
+RULES: dict[str, tuple[frozenset[Any], Callable[[torch.fx.Node], Replacement | None]]] = {
+    "addcmul": (frozenset({aten.add.Tensor}), lambda node: added(node, aten.mul.Tensor, aten.addcmul.default)),
+    "addmm": (frozenset({aten.add.Tensor}), lambda node: added(node, aten.mm.default, aten.addmm.default)),
+    "silu": (frozenset({aten.mul.Tensor}), gated),
+}
+
+
+def is_floating(node: Any) -> bool:
     """A node whose value is a floating-point tensor."""
     value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     return isinstance(value, torch.Tensor) and value.is_floating_point()

@@ -16,11 +16,12 @@ def tracer_backends() -> list[Backend]:
         Backend(
             name="peephole",
             compile="peephole_backend.engine:compile_graph",
-            description="runs the ATen graph after fusing mul and add into addcmul",
+            description="rewrites the ATen graph to fewer operators, and counts what it did",
             ir="aten",
             shapes="symbolic",
             devices=frozenset({"cpu", "cuda"}),
             supports="peephole_backend.support:refuse",
             options="peephole_backend.options:PeepholeOptions",
+            reset="peephole_backend.engine:reset",
         )
     ]

@@ -77,8 +77,8 @@ __all__ = [
     "wants_text",
 ]
 
-#: Provisional until every first-party backend is built on it.
-API_VERSION = "0.1"
+#: Every first-party backend and the template are built on it; see docs/writing_a_backend.md.
+API_VERSION = "1"
 
 #: The pluggy project name and the entry-point group.
 PROJECT = "tracer_core"
