@@ -49,6 +49,11 @@ def _unpooled(args: tuple[Any, ...]) -> torch.Tensor | None:
     return made.contiguous(memory_format=torch_private.suggested_memory_format(_meta(value)))
 
 
+def _likelihoods(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """One for each target, contiguous, whatever the target is."""
+    return torch.empty(args[1].shape, device="meta") if args[3] == 0 else None
+
+
 def _drawn(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Contiguous, whatever the mean and the deviation are."""
     shapes = [arg.shape for arg in args[:2] if isinstance(arg, torch.Tensor)]
@@ -115,6 +120,7 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
         ),
         _ldexp: (aten.ldexp.Tensor,),
         _angle: (aten.angle.default,),
+        _likelihoods: (aten.nll_loss2d_forward.default,),
         _unpooled: (aten.max_unpool2d.default,),
         _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
         _half_spectrum: (aten._fft_r2c.default,),
