@@ -27,6 +27,7 @@ def layouts(shape, dtype):
         yield torch.empty(shape, dtype=dtype).to(memory_format=torch.channels_last)
     if len(shape) > 1:
         yield torch.empty(shape[::-1], dtype=dtype).permute(*reversed(range(len(shape))))
+        yield torch.empty((shape[0], shape[1] + 2, *shape[2:]), dtype=dtype)[:, 1 : shape[1] + 1]
 
 
 def answers(func, args):
@@ -43,19 +44,36 @@ UNARY = (aten.relu.default, aten.neg.default, aten.sigmoid.default, aten.tanh.de
          aten.silu.default, aten.gelu.default)  # fmt: skip
 
 
-@pytest.mark.parametrize("func", [*BINARY, *UNARY], ids=str)
+COMPARISONS = (aten.le.Tensor, aten.gt.Tensor, aten.eq.Tensor)
+SCALARS = (aten.le.Scalar, aten.lt.Scalar, aten.ne.Scalar)
+
+
+@pytest.mark.parametrize("func", [*BINARY, *UNARY, *COMPARISONS, *SCALARS], ids=str)
 def test_operators_by_element(func):
     given = 0
     with FakeTensorMode():
         for shape, dtype in itertools.product(SHAPES, DTYPES):
             for one in layouts(shape, dtype):
-                others = [[]] if func in UNARY else [[one], [2], [0.5], [torch.empty(3)], [True]]
+                others = [[]] if func in UNARY else [[2], [0.5], [True]]
+                if func in BINARY or func in COMPARISONS:
+                    others = [[torch.empty(3)], *([two] for two in layouts(shape, dtype)), *others]
                 for rest in others:
                     try:
                         func(one, *rest)
-                    except RuntimeError:
+                    except (RuntimeError, TypeError):
                         continue  # not defined for these
                     given += answers(func, [one, *rest])
+    assert given > 20
+
+
+def test_where():
+    given = 0
+    with FakeTensorMode():
+        for shape, dtype in itertools.product(SHAPES, DTYPES):
+            for test, one in itertools.product(layouts(shape, torch.bool), layouts(shape, dtype)):
+                for other in (one, torch.empty((), dtype=dtype), torch.empty(())):
+                    given += answers(aten.where.self, [test, one, other])
+                    given += answers(aten.where.self, [test, other, one])
     assert given > 20
 
 
@@ -78,6 +96,8 @@ def test_batch_norms_in_training(dtype):
             for x in layouts(shape, dtype):
                 channels = [torch.empty(shape[1], dtype=dtype) for _ in range(4)]
                 answers(aten._native_batch_norm_legit_functional.default, [x, *channels, True, 0.1, 1e-5])
+                given = [x, x, channels[0], *channels[1:3], *channels[:2], True, 1e-5, [True, True, True]]
+                answers(aten.native_batch_norm_backward.default, given)
                 known = batch_norm_in_training(x, *channels, True, 0.1, 1e-5)
                 if known is not None:
                     expected = facts(aten.native_batch_norm.default(x, *channels, True, 0.1, 1e-5))

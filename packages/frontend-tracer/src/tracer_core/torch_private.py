@@ -86,6 +86,13 @@ def suggested_memory_format(value: torch.Tensor) -> torch.memory_format:
     return suggest_memory_format(value)
 
 
+def elementwise_strides(tensors: Any) -> tuple[int, ...]:
+    """The strides that an operator by element gives its result, from operands of one shape."""
+    from torch._prims_common import compute_elementwise_output_strides
+
+    return tuple(compute_elementwise_output_strides(*tensors))
+
+
 def fake_mode_of(value: Any) -> Any:
     """The FakeTensorMode that a FakeTensor belongs to."""
     return value.fake_mode

@@ -51,12 +51,12 @@ class Formula:
             scale = inverse if weight is None else write(aten.mul.Tensor, inverse, weight)
             shift = write(aten.mul.Tensor, mean, scale)
             shift = write(aten.neg.default, shift) if bias is None else write(aten.sub.Tensor, bias, shift)
-            value = write(aten.mul.Tensor, x, write.per_channel(scale))
-            value = write(aten.add.Tensor, value, write.per_channel(shift))
+            value = write.whole(aten.mul.Tensor, x, write.per_channel(scale))
+            value = write.whole(aten.add.Tensor, value, write.per_channel(shift))
         else:
-            value = write(aten.mul.Tensor, write(aten.sub.Tensor, x, mean), inverse)
-            value = value if weight is None else write(aten.mul.Tensor, value, weight)
-            value = value if bias is None else write(aten.add.Tensor, value, bias)
+            value = write.whole(aten.mul.Tensor, write.whole(aten.sub.Tensor, x, mean), inverse)
+            value = value if weight is None else write.whole(aten.mul.Tensor, value, weight)
+            value = value if bias is None else write.whole(aten.add.Tensor, value, bias)
         dtype = self.result.meta["val"].dtype
         if value.meta["val"].dtype is not dtype:
             value = write(aten._to_copy.default, value, dtype=dtype)
@@ -72,11 +72,19 @@ class _Writer:
         self.mode = torch_private.fake_mode_of(origin.meta["val"])
 
     def __call__(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        node = self.graph.call_function(target, args, kwargs)
         values = [one.meta["val"] if isinstance(one, Node) else one for one in args]
         with self.mode:
-            node.meta["val"] = target(*values, **kwargs)
-        node.meta["user_frame"] = self.origin.meta.get("user_frame", "")
+            return self._node(target, args, kwargs, target(*values, **kwargs))
+
+    def whole(self, target: Any, one: Node, other: Node) -> Node:
+        """By element, of the result's sizes."""
+        dtypes = [node.meta["val"].dtype for node in (one, other)]
+        like = torch_private.fake_like(self.origin.meta["val"], torch.promote_types(*dtypes))
+        return self._node(target, (one, other), {}, like)
+
+    def _node(self, target: Any, args: Any, kwargs: Any, value: Any) -> Node:
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta.update(val=value, user_frame=self.origin.meta.get("user_frame", ""))
         return node
 
     def per_channel(self, value: Node) -> Node:

@@ -58,7 +58,7 @@ def batch_norm_in_training(*args: Any) -> Any:
 
 
 def same_shape(*args: Any) -> Any:
-    """Element by element: contiguous operands of one shape and dtype, or one of them and numbers."""
+    """Element by element: operands of one shape and dtype, or one of them and numbers."""
     tensors: list[Any] = [one for one in args if isinstance(one, torch.Tensor)]
     first = tensors[0]
     kinds = (int, float) if first.dtype in _FLOATS else (int,)
@@ -66,9 +66,55 @@ def same_shape(*args: Any) -> Any:
         return None
     if any(type(one) not in kinds for one in args if not isinstance(one, torch.Tensor)):
         return None
-    if any(one.shape != first.shape or one.dtype is not first.dtype or not _dense(one) for one in tensors):
+    if any(one.shape != first.shape or one.dtype is not first.dtype for one in tensors):
         return None
-    return torch.Tensor, ((first.shape, first.stride(), first.dtype, first._fake_device),)
+    if all(map(_dense, tensors)):
+        steps = first.stride()
+    elif first.dim() > 1 and first.shape[0] == 1 and min(first.shape[1:]) > 1 and _contiguous(tensors):
+        steps = tuple(math.prod(first.shape[k + 1 :]) for k in range(first.dim()))
+    elif min(first.shape, default=0) > 1 and all(min(one.stride()) > 0 for one in tensors):
+        steps = torch_private.elementwise_strides(tensors)
+    else:
+        return None
+    return torch.Tensor, ((first.shape, steps, first.dtype, first._fake_device),)
+
+
+def _contiguous(tensors: list[Any]) -> bool:
+    return all(one.is_contiguous() for one in tensors)
+
+
+def comparison(*args: Any) -> Any:
+    """The same, with truth values as its result."""
+    known = same_shape(*args)
+    if known is None:
+        return None
+    kind, ((shape, steps, _, device),) = known
+    return kind, ((shape, steps, torch.bool, device),)
+
+
+def choice(test: Any, one: Any, other: Any) -> Any:
+    """where() of contiguous operands of one shape, or without dimensions."""
+    if one.dtype is not other.dtype or test.dtype is not torch.bool or not _dense(test) or test.dim() == 0:
+        return None
+    if any(value.dim() > 0 and (value.shape != test.shape or not _dense(value)) for value in (one, other)):
+        return None
+    return torch.Tensor, ((test.shape, test.stride(), one.dtype, test._fake_device),)
+
+
+def batch_norm_gradient(*args: Any) -> Any:
+    """In training, all three gradients."""
+    if len(args) != 10 or args[7] is not True or list(args[9]) != [True, True, True] or args[2] is None:
+        return None
+    slope, value, *others = args[:7]
+    if value.dtype not in (torch.float32, torch.float64) or slope.shape != value.shape or value.dim() < 2:
+        return None
+    if not _dense(slope, 2) or not _dense(value, 2) or slope.dtype is not value.dtype:
+        return None
+    if any(o is not None and (o.dtype is not value.dtype or o.shape != (value.shape[1],)) for o in others):
+        return None
+    device = value._fake_device
+    channels = (torch.Size([value.shape[1]]), (1,), value.dtype, device)
+    return tuple, ((value.shape, value.stride(), value.dtype, device), channels, channels)
 
 
 def cat(parts: Any, dim: int = 0) -> Any:
@@ -194,6 +240,10 @@ _FLOATING = (
     _aten.div.Tensor, _aten.sigmoid.default, _aten.tanh.default, _aten.exp.default, _aten.silu.default,
     _aten.gelu.default,
 )  # fmt: skip
+_COMPARISONS = (
+    _aten.le.Scalar, _aten.lt.Scalar, _aten.ge.Scalar, _aten.gt.Scalar, _aten.eq.Scalar, _aten.ne.Scalar, _aten.le.Tensor,
+    _aten.lt.Tensor, _aten.ge.Tensor, _aten.gt.Tensor, _aten.eq.Tensor, _aten.ne.Tensor,
+)  # fmt: skip
 
 
 def same_shape_of_floats(*args: Any) -> Any:
@@ -209,4 +259,7 @@ RULES: dict[Any, Callable[..., Any]] = {
     _aten.cat.default: cat,
     **dict.fromkeys(_SAME_DTYPE, same_shape),
     **dict.fromkeys(_FLOATING, same_shape_of_floats),
+    **dict.fromkeys(_COMPARISONS, comparison),
+    _aten.where.self: choice,
+    _aten.native_batch_norm_backward.default: batch_norm_gradient,
 }
