@@ -173,14 +173,9 @@ def _writes_unseen(func: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _trained(mode: Any, args: tuple[Any, ...]) -> Any:
-    """A batch norm in training: running statistics count as written to, as they are by its reference."""
+    """A batch norm in training. The versions of its running statistics stay, as below autograd they do."""
     known = batch_norm_in_training(*args) if _one_device(mode, args, {}) is not None else None
-    if known is None:
-        return SLOW
-    for statistic in args[3:5]:
-        if statistic is not None:
-            torch.autograd.graph.increment_version(statistic)
-    return _made(mode, known)
+    return SLOW if known is None else _made(mode, known)
 
 
 def _by_kernel(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
