@@ -229,11 +229,11 @@ def _within(e: Any, a: Any, t: Any, moves: Sequence[Any], dtype: torch.dtype) ->
     size = torch.where(e.isfinite(), torch.maximum(size, e.abs()), size)
     unit = info.eps * size.clamp(min=info.tiny) + shifts.amax(0)
     error = torch.where(e.isfinite() & t.isfinite(), (e - t).abs(), 0.0)
-    least = (
-        UNITS * 4 if dtype in (torch.float64, torch.complex128) else UNITS
-    )  # eager's own error is not known there
-    units = min(max(3 * float((error / unit).max()), least), MOST_UNITS) if error.numel() else least
-    return same | (a.isfinite() & t.isfinite() & ((a - t).abs() <= 3 * error + units * unit))
+    units = min(max(3 * float((error / unit).max()), UNITS), MOST_UNITS) if error.numel() else UNITS
+    bound = 3 * error + units * unit
+    if dtype in (torch.float64, torch.complex128) and size.numel():  # nothing truer than eager is known there
+        bound = bound + 4 * UNITS * (unit + info.eps * size.max())
+    return same | (a.isfinite() & t.isfinite() & ((a - t).abs() <= bound))
 
 
 def _first_difference(e: Any, a: Any, bad: torch.Tensor, t: Any = None) -> str:
