@@ -1,7 +1,8 @@
 """Strides of results, where fakes give others than the CPU's kernels.
 
 In: an operator, its fake arguments, its fake result. Out: the result with the strides that eager gives. What always
-holds: sizes and dtypes stay; with symbolic sizes the answer stays as it is (the first result of a kernel is checked).
+holds: sizes and dtypes stay. A rule sees the sizes of the captured call; symbolic strides follow the order of its answer, where
+that is dense (the first result of a kernel is checked).
 """
 
 from __future__ import annotations
@@ -16,12 +17,30 @@ from tracer_core import torch_private
 aten = torch.ops.aten
 
 
-def _static(value: Any) -> bool:
-    return all(type(number) is int for number in (*value.shape, *value.stride()))
+def _hint(value: Any) -> Any:
+    """What it was in the captured call: a number, or a tensor without memory. Raises ValueError for sizes that depend on data."""
+    if isinstance(value, torch.SymInt):
+        if value.node.hint is None:
+            raise ValueError(f"{value} depends on data")
+        return int(value.node.hint)
+    if isinstance(value, torch.Tensor):
+        sizes, strides = ([_hint(number) for number in numbers] for numbers in (value.shape, value.stride()))
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+    return [_hint(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def _meta(value: Any) -> torch.Tensor:
-    return torch.empty_strided(value.shape, value.stride(), device="meta")
+def _dense(sizes: Sequence[Any], like: torch.Tensor) -> list[Any] | None:
+    """Strides of these sizes in the order of those of `like`; None if it is not dense, or its order not certain."""
+    order = sorted((dim for dim in range(like.dim()) if like.shape[dim] != 1), key=like.stride)
+    strides, step, known = [1] * like.dim(), 1, 1
+    for dim in order:
+        if like.stride(dim) != known:
+            return None
+        strides[dim], step, known = step, step * sizes[dim], known * like.shape[dim]
+    for dim in reversed(range(like.dim())):  # as a contiguous tensor has it: a step over what follows
+        if like.shape[dim] == 1:
+            strides[dim] = strides[dim + 1] * sizes[dim + 1] if dim + 1 < like.dim() else 1
+    return strides
 
 
 def _elementwise(args: tuple[Any, ...]) -> torch.Tensor | None:
