@@ -87,6 +87,9 @@ PYTHON_KERNELS = frozenset(
 #: Captured calls that draw in the order of a contiguous tensor.
 OUT_OF_PLACE_BERNOULLI = frozenset({torch.bernoulli, torch.Tensor.bernoulli, "bernoulli", aten.bernoulli.p})
 
+#: Captured calls whose kernel draws in another order where the tensor written to is not contiguous.
+IN_PLACE_NORMAL = frozenset({torch.Tensor.normal_, "normal_", aten.normal_.default})
+
 #: Names of functions whose C++ kernels cannot take symbolic sizes: with those the Python ones are used.
 SYMBOLIC_KERNELS = frozenset(
     {"lstm", "gru", "rnn_tanh", "rnn_relu", "interpolate", "upsample", "grid_sample"}
@@ -358,6 +361,7 @@ class Lowering:
             if places is not None:
                 places.override = self.recorder.frame
             self.recorder.out_of_place = node.target in OUT_OF_PLACE_BERNOULLI
+            self._require_same_draws(node)
             if node.op != "output":
                 self.env[node] = result = self._checked_node(node)
                 eager = self.values[node]
@@ -368,6 +372,15 @@ class Lowering:
         self.recorder.frame = ""
         if places is not None:
             places.override = ""
+
+    def _require_same_draws(self, node: torch.fx.Node) -> None:
+        """A functional value of a tensor with gaps or turned dimensions is dense: numbers would be drawn in its order."""
+        if node.target in IN_PLACE_NORMAL:
+            written = self.values[node]
+            if written.device.type == "cpu" and not written.is_contiguous():
+                raise LoweringUnsupported(
+                    "normal_ on a tensor that is not contiguous draws its numbers in another order", self.recorder.frame
+                )
 
     def _require_same_aliases(self) -> None:
         """Whether `contiguous`, `reshape` and the like give a view follows from strides, and a functional

@@ -25,6 +25,9 @@ from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, hint_of, size_origins
 
 aten = torch.ops.aten
 
+#: Its name is no Python: graphs have the operator that makes a new tensor and draws the same numbers.
+RANDOM_FROM = getattr(aten.random, "from")
+
 #: Operators that only give another name to a value: the graph uses the value itself.
 SAME_VALUE = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default})
 
@@ -176,6 +179,10 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             order = memory_order(args[0])
             if order != list(range(len(order))):
                 return self._bernoulli(order, *args, **kwargs)
+        if func is RANDOM_FROM:
+            if args[2] is None:
+                raise LoweringUnsupported("random_(from, None) has no functional form", self.frame)
+            func = aten.randint_like.low_dtype
         if func._schema.is_mutable:
             raise LoweringUnsupported(f"{func} writes to its argument and has no functional form", self.frame)
         if func in SILENT_WRITES:

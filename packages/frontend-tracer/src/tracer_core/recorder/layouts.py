@@ -46,18 +46,18 @@ def _dense(sizes: Sequence[Any], like: torch.Tensor) -> list[Any] | None:
 def _elementwise(args: tuple[Any, ...]) -> torch.Tensor | None:
     """As an elementwise kernel lays its result out: a C++ one is asked."""
     operands = [arg for arg in args[:2] if isinstance(arg, torch.Tensor)]
-    return torch.add(*map(_meta, operands)) if len(operands) == 2 else None
+    return torch.add(*operands) if len(operands) == 2 else None
 
 
 def _ldexp(args: tuple[Any, ...]) -> torch.Tensor | None:
     """The second operand is a dense power of two by then."""
     first, second = args[:2]
-    return torch.add(_meta(first), torch.empty_like(_meta(second)))
+    return torch.add(first, torch.empty_like(second))
 
 
 def _batch_norm(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Contiguous, or channels last."""
-    value = _meta(args[0])
+    value = args[0]
     return torch.empty_like(value, memory_format=torch_private.suggested_memory_format(value))
 
 
@@ -65,7 +65,7 @@ def _unpooled(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Contiguous, or channels last as the input."""
     value, _, sizes = args[:3]
     made = torch.empty((*value.shape[:-2], *sizes), device="meta")
-    return made.contiguous(memory_format=torch_private.suggested_memory_format(_meta(value)))
+    return made.contiguous(memory_format=torch_private.suggested_memory_format(value))
 
 
 def _likelihoods(args: tuple[Any, ...]) -> torch.Tensor | None:
@@ -79,6 +79,11 @@ def _drawn(args: tuple[Any, ...]) -> torch.Tensor | None:
     return torch.empty(torch.broadcast_shapes(*shapes), device="meta")
 
 
+def _filled(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Another tensor than the one that eager fills in place: dense, in the same order."""
+    return torch.empty_like(args[0])
+
+
 def _angle(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Contiguous for complex numbers, whatever the input is."""
     return torch.empty(args[0].shape, device="meta") if args[0].dtype.is_complex else None
@@ -87,7 +92,7 @@ def _angle(args: tuple[Any, ...]) -> torch.Tensor | None:
 def _scattered(args: tuple[Any, ...]) -> torch.Tensor | None:
     """A copy of what is scattered into: with its strides, but for one place in memory of several elements (fakes of
     torch 2.11 keep those strides too)."""
-    value = _meta(args[0])
+    value = args[0]
     overlaps = any(size > 1 and stride == 0 for size, stride in zip(value.shape, value.stride(), strict=True))
     return torch.empty_like(value) if overlaps else None
 
@@ -142,6 +147,11 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
         _likelihoods: (aten.nll_loss2d_forward.default,),
         _unpooled: (aten.max_unpool2d.default,),
         _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
+        _filled: (
+            aten.uniform.default, aten.exponential.default, aten.geometric.default, aten.cauchy.default,
+            aten.log_normal.default, aten.normal_functional.default, aten.bernoulli.p, aten.random.default,
+            getattr(aten.random, "from"), aten.random.to,
+        ),
         _half_spectrum: (aten._fft_r2c.default,),
         _spectrum: (aten._fft_c2c.default,),
         _real_numbers: (aten._fft_c2r.default,),
@@ -165,11 +175,16 @@ def laid_out(func: Any, args: tuple[Any, ...], result: Any) -> Any:
     first = result[0] if isinstance(result, (tuple, list)) else result
     if rule is None or not isinstance(first, torch.Tensor) or first.device.type != "cpu":
         return result
-    if not all(_static(value) for value in (*args, first) if isinstance(value, torch.Tensor)):
-        return result
     with torch_private.no_python_dispatch(), torch.no_grad():
-        wanted = rule(args)
-    if wanted is None or wanted.shape != first.shape or wanted.stride() == first.stride():
+        try:
+            wanted, now = rule(tuple(map(_hint, args))), _hint(first)
+        except ValueError:
+            return result
+    if wanted is None or wanted.shape != now.shape or wanted.stride() == now.stride():
         return result
-    made = torch_private.fake_like(first, strides=wanted.stride())
+    static = all(type(number) is int for number in (*first.shape, *first.stride()))
+    strides = wanted.stride() if static else _dense(first.shape, wanted)
+    if strides is None:
+        return result
+    made = torch_private.fake_like(first, strides=strides)
     return made if first is result else (made, *result[1:])
