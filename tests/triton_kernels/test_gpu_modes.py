@@ -140,7 +140,9 @@ def test_own_products(name, dtype, monkeypatch):
             )
             fast = tracer_core.compile(fn, mode="max-autotune-no-cudagraphs")
             mine = (fast(*inputs).double() - truth).norm() / truth.norm()
-            assert mine <= max(2 * eager.item(), 2e-5), (number, mine.item(), eager.item())
+            # For TF32 Triton cuts off the bits that cuBLAS rounds: H100, 2.6 to 2.7 times eager's error.
+            allowed = (4 if dtype == torch.float32 else 2) * eager.item()
+            assert mine <= max(allowed, 2e-5), (number, mine.item(), eager.item())
     finally:
         torch.set_float32_matmul_precision(before)
 
