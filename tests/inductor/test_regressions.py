@@ -92,3 +92,14 @@ def test_what_was_read_before_a_write_to_an_input_keeps_its_values(program) -> N
         tuples = [one if isinstance(one, tuple) else (one,) for one in (expected, found)]
         assert all(one is other or torch.equal(one, other) for one, other in zip(*tuples, strict=True))
         assert all(torch.equal(one, other) for one, other in zip(given, ours, strict=True))
+
+
+@pytest.mark.parametrize("correction", [0, 1])
+def test_the_mean_of_nothing_beside_its_variance(correction):
+    def run(x):
+        return torch.var_mean(x, 1, correction=correction)
+
+    fast = tracer_core.compile(run, backend="inductor")
+    for x in (torch.ones(3, 0), torch.ones(0, 3), torch.arange(10.0).reshape(2, 5)):
+        for actual, expected in zip(fast(x), run(x), strict=True):
+            torch.testing.assert_close(actual, expected, equal_nan=True)

@@ -141,6 +141,8 @@ def _var_like(ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with
     if not with_mean:
         return result
     mean_dtype = ctx.meta(1).dtype
+    if count(x.sizes, dims) == 0:  # Welford's running mean starts at 0
+        return result, ctx.pointwise(lambda at: const(float("nan"), mean_dtype), shape, mean_dtype)
     flat = average.reshape(shape)
     if flat.dtype != mean_dtype:
         flat = ctx.pointwise(average.reshape(shape).at, shape, mean_dtype, label="to")
