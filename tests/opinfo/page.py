@@ -140,7 +140,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.files:
         results = collect(options.files, options.note, options.machine)
-        RESULTS.write_text(json.dumps(results, indent=0, sort_keys=True) + "\n")
+        lines = [
+            json.dumps(row, sort_keys=True) for row in results.pop("rows")
+        ]  # a line each: readable differences
+        head = json.dumps(results, indent=0, sort_keys=True).removesuffix("\n}")
+        RESULTS.write_text(head + ',\n"rows": [\n' + ",\n".join(lines) + "\n]}\n")
     PAGE.write_text(page(json.loads(RESULTS.read_text())))
     return 0
 
