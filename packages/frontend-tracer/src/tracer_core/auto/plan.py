@@ -53,7 +53,9 @@ class Plan:
 
 def is_auto(backend: Any) -> bool:
     """Whether what the user passed as ``backend=`` means several candidates."""
-    return isinstance(backend, (list, tuple)) or (isinstance(backend, Backend) and backend.name == NAME)
+    # A list that can be called is a backend itself.
+    several = isinstance(backend, (list, tuple)) and not callable(backend)
+    return several or (isinstance(backend, Backend) and backend.name == NAME)
 
 
 def make_plan(given: Any, options: AutoOptions, mode: str | None, build: BuildConfig, **config: Any) -> CompileConfig:
