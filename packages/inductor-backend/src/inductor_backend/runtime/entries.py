@@ -61,7 +61,12 @@ def _temporary() -> Path:
 
     folder = Path(tempfile.mkdtemp(prefix="tracer-"))
     owner = os.getpid()
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not in a forked child
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
     return folder
 
 
