@@ -147,8 +147,9 @@ def test_direct_convolution(
         ("own", "direct", (1, 256, 16, 16), (128, 256, 1, 1), False),
         ("own", "direct", (1, 64, 16, 16), (64, 64, 3, 3), False),
         ("aten", "oneDNN", (1, 64, 16, 16), (64, 64, 3, 3), True),
-        ("aten", "oneDNN", (1, 128, 32, 32), (32, 128, 3, 3), False),
-        ("aten", "oneDNN", (4, 64, 56, 56), (64, 64, 3, 3), False),
+        ("aten", "oneDNN", (1, 128, 16, 16), (32, 128, 3, 3), False),
+        ("own", "Winograd", (1, 128, 32, 32), (32, 128, 3, 3), False),
+        ("own", "Winograd", (4, 64, 56, 56), (64, 64, 3, 3), False),
     ],
 )
 def test_table_chooses_convolutions(
