@@ -356,3 +356,32 @@ def test_a_program_may_end_while_candidates_are_tried():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout == "[2.0, 2.0]\n", done.stderr
     assert "Error" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ([torch.nan, 1.0], [0.0, 1.0]),
+        ([0.0, 1.0], [torch.nan, 1.0]),
+        ([torch.inf, 1.0], [torch.nan, 1.0]),
+        ([torch.inf, 1.0], [-torch.inf, 1.0]),
+        ([torch.inf, 1.0], [torch.finfo(torch.float64).max, 1.0]),
+        ([torch.finfo(torch.float64).min, 1.0, 2.0], [torch.finfo(torch.float64).min, 2.0, 1.0]),
+        ([torch.finfo(torch.float64).min, 1.0], [torch.finfo(torch.float64).max, 1.0]),
+    ],
+)
+def test_odd_numbers_and_what_stands_beside_huge_ones_is_compared(wanted, found):
+    def filled(values):
+        return lambda x: x * 0 + torch.tensor(values, dtype=torch.float64)
+
+    def candidate(values):
+        def other(gm, example_inputs):
+            return lambda *inputs: (torch.tensor(values, dtype=torch.float64),)
+
+        return other
+
+    for values, statuses_of in ((found, ("wrong",)), (wanted, ("chosen", "slower"))):
+        fast = tracer_core.compile(filled(wanted), backend=[candidate(values)], options={"wait": True, "remember": False})
+        x = torch.ones(len(wanted), dtype=torch.float64)
+        torch.testing.assert_close(fast(x), filled(wanted)(x), equal_nan=True)
+        assert statuses(decided(fast))["other"] in statuses_of
