@@ -385,3 +385,23 @@ def test_odd_numbers_and_what_stands_beside_huge_ones_is_compared(wanted, found)
         x = torch.ones(len(wanted), dtype=torch.float64)
         torch.testing.assert_close(fast(x), filled(wanted)(x), equal_nan=True)
         assert statuses(decided(fast))["other"] in statuses_of
+
+
+def test_an_optimizer_may_write_to_parameters_while_candidates_are_tried():
+    begun, stepped = threading.Event(), threading.Event()
+
+    def second(gm, example_inputs):  # the first was compared with eager by now
+        begun.set()
+        assert stepped.wait(60)
+        return gm.forward
+
+    model = torch.nn.Linear(3, 2)
+    fast = tracer_core.compile(model, backend=[same, second])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    fast(torch.randn(5, 3)).square().sum().backward()
+    assert begun.wait(60)
+    optimizer.step()
+    stepped.set()
+    (choice,) = fast.choices(wait=60)
+    assert choice.decided
+    assert {"wrong", "failed"}.isdisjoint(statuses(choice).values()), str(choice)

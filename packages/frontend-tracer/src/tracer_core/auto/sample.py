@@ -1,9 +1,10 @@
 """The inputs of one call, kept so that runners can be run on them again and again.
 
 In: a captured graph and the inputs of its first call, before it ran. Out: `Sample`: `run(runner)` gives an `Outcome`,
-`seconds(runner)` a time. What always holds: the program's own tensors are never written to (what the graph writes to,
-and every user input, is a copy; copies share memory as the originals do), its hooks are not called, its gradients not
-touched; each run starts from the same values, and the random generators are left as they were where `draws` is set.
+`seconds(runner)` a time. What always holds: the program's own tensors are never written to (what the graph writes
+to, every user input, and, of a graph that is trained, every parameter and buffer, is a copy; copies share memory as the
+originals do), its hooks are not called, its gradients not touched; each run starts from the same values, and the random
+generators are left as they were where `draws` is set.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from tracer_core.aten.joint import calls_autograd
 from tracer_core.captured import CapturedGraph
 from tracer_core.plugin_api import Role, Runner
 
-#: Inputs that the program may change at any time; parameters and buffers are read where they are.
+#: Inputs that the program may change at any time; parameters and buffers are read where they are, unless it trains them.
 _COPIED = frozenset({Role.USER_INPUT, Role.RNG_STATE, Role.SAVED_ACTIVATION})
+_TRAINED = frozenset({Role.PARAMETER, Role.BUFFER})
 
 
 class NoSample(Exception):
@@ -87,7 +89,9 @@ class Sample:
             if isinstance(fake := node.meta.get("val"), torch.Tensor) and torch_private.storage_id(fake) in storages
         }
         self._values = list(inputs)
-        self._copy({i for i, spec in enumerate(captured.inputs) if spec.role in _COPIED} | self._written)
+        # an optimizer writes to parameters while candidates are tried
+        copied = _COPIED | _TRAINED if captured.needs_grad else _COPIED
+        self._copy({i for i, spec in enumerate(captured.inputs) if spec.role in copied} | self._written)
         self._restored: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
         self.draws = False
         self.rng: list[torch.Tensor] = []
