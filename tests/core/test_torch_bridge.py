@@ -145,3 +145,14 @@ def test_the_graph_is_inductors(tmp_path, monkeypatch):
         x, y = torch.randn(64), torch.randn(64)
         same(fast(x, y), gated(x, y))
     assert [file for file in tmp_path.rglob("*.py") if "module" in file.name], list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_sizes_made_of_symbols_reach_upsampling(mode):
+    def program(x):
+        return torch.nn.functional.interpolate(x, size=(7, x.shape[3] * 2), mode=mode)
+
+    fast = torch.compile(program, backend="tracer_inductor", dynamic=True)
+    for size in (6, 9):
+        x = torch.randn(2, 3, size, size)
+        torch.testing.assert_close(fast(x), program(x), rtol=1e-4, atol=1e-5)

@@ -10,10 +10,12 @@ captured call do.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
@@ -115,10 +117,23 @@ def _run(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
         torch.fx.map_arg(node.args, values.__getitem__),
         torch.fx.map_arg(node.kwargs, values.__getitem__),
     )
-    if node.op == "call_function":
-        return node.target(*args, **kwargs)  # type: ignore[operator]
-    if node.op == "call_method":
-        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    with torch_private.python_dispatcher() if _wants_symbols(node, args, kwargs) else contextlib.nullcontext():
+        if node.op == "call_function":
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     raise LoweringUnsupported(
         f"the graph has a {node.op} node ({node.target}); lowering takes functions and methods of tensors"
+    )
+
+
+def _wants_symbols(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
+    """Whether torch's Python kernels are needed: C++ ones of upsampling and its like want sizes that are numbers. That of
+    dropout gives a copy where eager gives the tensor itself."""
+    if "dropout" in str(getattr(node.target, "__name__", node.target)):
+        return False
+    leaves = pytree.arg_tree_leaves(*args, **kwargs)
+    return any(
+        isinstance(leaf, torch.SymInt) or (isinstance(leaf, torch.Tensor) and leaf._has_symbolic_sizes_strides)
+        for leaf in leaves
     )
