@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -106,6 +107,41 @@ def test_what_a_checkpoint_computes_again_has_the_same_mask(how: str) -> None:
         return F.dropout(x, 0.4)
 
     compare(f, torch.randn(30, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_checkpoints_inside_checkpoints(keeps: bool) -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(torch.sin(F.dropout(x, 0.2)), 0.3)
+
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        x = checkpoint(inner, F.dropout(x, 0.1), use_reentrant=False, preserve_rng_state=keeps)
+        return x.sin() * F.dropout(x, 0.4)
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(outer, x * 1.1, use_reentrant=False) * F.dropout(x, 0.5)
+
+    compare(f, torch.randn(30, 4, dtype=torch.float64))
+
+
+def test_threads_beside_a_lowering_draw_from_the_generator_of_the_program() -> None:
+    layers = [torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.3)) for _ in range(20)]
+    fast = tracer_core.compile(torch.nn.Sequential(*layers), backend="aten_eager")
+    torch.manual_seed(3)
+    seeds, done = set(), threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            seeds.add(torch.initial_seed())
+
+    beside = threading.Thread(target=look)
+    beside.start()
+    try:
+        fast(torch.ones(4, 8)).sum().backward()
+    finally:
+        done.set()
+        beside.join()
+    assert seeds == {3}
 
 
 def test_a_lowering_leaves_the_generator_alone() -> None:

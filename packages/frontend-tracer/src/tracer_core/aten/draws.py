@@ -1,57 +1,63 @@
 """Which random numbers of a recording are drawn again.
 
-In: the operators that draw, as they are recorded. Out: what an earlier operator drew, where a program has put the
-generator back to where it was then: ``torch.utils.checkpoint`` does so before it computes a region again. What always
-holds: nothing is drawn while a graph is recorded, so the place in the stream is marked in the generator itself (its seed
-is a number of ours, which programs save and set again without knowing it), and the user's state is put back at the end.
+In: the operators that draw, as they are recorded, and the regions that ``torch.utils.checkpoint`` computes again. Out:
+what the region drew the first time. What always holds: a region that is computed again draws nothing, and takes nothing
+from the stream of what surrounds it; the process's generator is neither read nor written, because other threads draw
+from it while a graph is lowered (`backend="auto"` lowers beside the program).
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any
-
-import torch
 
 from tracer_core.aten.errors import LoweringUnsupported
 
-#: Seeds that mark places: no two recordings share one, and no program has them by itself.
-_PLACES = itertools.count((1 << 62) + 0x5EED)
+#: (the call, what it drew)
+_Draw = tuple[str, Any]
+_Function = Callable[..., Any]
+
+#: `Draws.region` of the lowering that this thread is in, for checkpoints that keep the generator's state.
+REGIONS: ContextVar[Callable[[_Function], _Function] | None] = ContextVar("tracer_checkpoint_regions", default=None)
 
 
 class Draws:
     """Of one recording (mutable)."""
 
     def __init__(self) -> None:
-        self._made: dict[int, tuple[str, Any, int]] = {}  # place -> the call, what it drew, the place after it
+        self._open: list[list[_Draw]] = []  # of the regions that are being computed for the first time
+        self._again: Iterator[_Draw] | None = None  # of the region that is being computed again
 
-    @contextlib.contextmanager
-    def marking(self) -> Iterator[None]:
-        """Inside, the default generator holds marks instead of the user's state."""
-        generator = torch.default_generator
-        state = generator.get_state()
-        try:
-            generator.manual_seed(next(_PLACES))
-            yield
-        finally:
-            generator.set_state(state)
+    def region(self, function: _Function) -> _Function:
+        """A function whose later calls draw what its first one drew."""
+        made: list[_Draw] = []
+        calls = 0
+
+        def run(*args: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            surrounding = self._open, self._again
+            if calls == 1:
+                self._open = [*self._open, made]
+            else:
+                self._open, self._again = [], iter(made)
+            try:
+                return function(*args)
+            finally:
+                self._open, self._again = surrounding
+
+        return run
 
     def drawn(self, call: str, draw: Callable[[], Any]) -> Any:
-        """What `draw` gives, or gave when the generator was in this place. call: the operator, and all that its
-        numbers depend on, as text."""
-        generator = torch.default_generator
-        place = generator.initial_seed()
-        known = self._made.get(place)
-        if known is None:
-            result, after = draw(), next(_PLACES)
-            self._made[place] = (call, result, after)
+        """What `draw` gives, or gave in the same place of a region. call: the operator, and all that its numbers depend
+        on, as text."""
+        if self._again is None:
+            found = call, draw()
         else:
-            other, result, after = known
-            if other != call:
-                raise LoweringUnsupported(
-                    f"{call} draws again from where {other} has drawn: the generator was put back"
-                )
-        generator.manual_seed(after)
-        return result
+            found = next(self._again, ("nothing", None))
+            if found[0] != call:
+                raise LoweringUnsupported(f"{call} draws where {found[0]} has drawn when the checkpoint ran first")
+        for made in self._open:
+            made.append(found)
+        return found[1]

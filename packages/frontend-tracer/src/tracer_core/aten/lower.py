@@ -28,7 +28,7 @@ from tracer_core.aten import given_memory
 from tracer_core.aten.cache_key import cache_key
 from tracer_core.aten.capture_values import attribute, captured_values
 from tracer_core.aten.cleanup import remove_dead_nodes
-from tracer_core.aten.draws import Draws
+from tracer_core.aten.draws import REGIONS, Draws
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.outputs import OutputPlan, OutputPlanner, Step
 from tracer_core.aten.record import AtenRecorder
@@ -316,12 +316,14 @@ class Lowering:
     def active(self) -> Iterator[None]:
         """Inside, operators on fakes are recorded, and every setting is as before on the way out."""
         grad = torch.set_grad_enabled(self.differentiates)
-        marking: Any = contextlib.nullcontext()
         if self.differentiates:
             self.recorder.draws = Draws()
-            marking = self.recorder.draws.marking()
-        with grad, torch_private.settings_restored(), marking, self.fake_mode, self.recorder:
-            yield
+        regions = REGIONS.set(self.recorder.draws.region if self.recorder.draws is not None else None)
+        try:
+            with grad, torch_private.settings_restored(), self.fake_mode, self.recorder:
+                yield
+        finally:
+            REGIONS.reset(regions)
 
     def finish(self) -> Ending:
         """Interprets the captured graph and adds what follows from it: outputs, then writes to inputs."""

@@ -15,6 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
+from tracer_core.aten.draws import REGIONS
 
 
 class Target:
@@ -54,14 +55,24 @@ class CheckpointCall(Target):
         if not torch.is_grad_enabled():
             return self.graph(*inputs)  # nothing to recompute for
         values = list(inputs)
+        region = REGIONS.get() if self.options.get("preserve_rng_state", True) else None
 
         def run(*explicit: Any) -> Any:
             for position, value in zip(self.explicit, explicit, strict=True):
                 values[position] = value
-            return self.graph(*values)
+            if region is None:
+                return self.graph(*values)
+            token = REGIONS.set(region)  # autograd may compute it again in a thread of its own
+            try:
+                return self.graph(*values)
+            finally:
+                REGIONS.reset(token)
 
         given = [inputs[position] for position in self.explicit]
-        return torch_private.plain_checkpoint()(run, *given, **self.options)
+        if region is None:
+            return torch_private.plain_checkpoint()(run, *given, **self.options)
+        options = {**self.options, "preserve_rng_state": False}
+        return torch_private.plain_checkpoint()(region(run), *given, **options)
 
 
 @dataclass(eq=False)
