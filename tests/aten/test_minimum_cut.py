@@ -44,3 +44,23 @@ def test_no_cut_is_smaller_and_none_as_small_is_nearer_to_the_sink(seed):
     assert capacity_of(edges, found | {"source"}) == least
     largest = max(len(side) for side in sides if capacity_of(edges, side) == least)
     assert len(found | {"source"}) == largest
+
+
+def test_many_ways_through_one_node_are_found_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One search for each of them took minutes for nets of some thousand values."""
+    searches = 0
+    levels = FlowGraph._levels
+
+    def counted(self: FlowGraph, stop: int) -> list[int]:
+        nonlocal searches
+        searches += 1
+        return levels(self, stop)
+
+    monkeypatch.setattr(FlowGraph, "_levels", counted)
+    graph = FlowGraph()
+    for number in range(50):
+        graph.edge("source", number)
+        graph.edge(number, "sum", number + 1)
+    graph.edge("sum", "sink", 10_000)
+    assert graph.before_cut("source", "sink") == {"source", *range(50)}
+    assert searches == 2

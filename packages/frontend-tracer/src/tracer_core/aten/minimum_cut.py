@@ -63,7 +63,7 @@ class FlowGraph:
 
     def _saturate(self, start: int, stop: int, levels: list[int]) -> None:
         """Sends as much as fits along ways on which each edge leads one level down."""
-        untried = [iter(edges) for edges in self._leaving]
+        tried = [0] * len(self._leaving)  # node -> its edges that lead nowhere any more
         way: list[int] = []
         node = start
         while True:
@@ -72,7 +72,7 @@ class FlowGraph:
                 full = next(place for place, edge in enumerate(way) if self._left[edge] == 0)
                 node = self._to[way[full] ^ 1]
                 del way[full:]
-            edge = self._next(untried[node], levels, levels[node])
+            edge = self._next(node, levels, tried)
             if edge is not None:
                 way.append(edge)
                 node = self._to[edge]
@@ -82,10 +82,15 @@ class FlowGraph:
             else:
                 return
 
-    def _next(self, edges: Any, levels: list[int], level: int) -> int | None:
-        for edge in edges:
-            if self._left[edge] > 0 and levels[self._to[edge]] == level - 1:
-                return int(edge)
+    def _next(self, node: int, levels: list[int], tried: list[int]) -> int | None:
+        """An edge of the node that leads one level down; it stays the next one while it does."""
+        edges, below = self._leaving[node], levels[node] - 1
+        for place in range(tried[node], len(edges)):
+            edge = edges[place]
+            if self._left[edge] > 0 and levels[self._to[edge]] == below:
+                tried[node] = place
+                return edge
+        tried[node] = len(edges)
         return None
 
     def _send(self, way: list[int]) -> None:
