@@ -158,6 +158,28 @@ def test_a_lowering_leaves_the_generator_alone() -> None:
     assert torch.equal(after, torch.get_rng_state())
 
 
+class _SeededNoise(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, slope: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(5)
+        return slope + torch.rand_like(slope)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_a_backward_that_seeds_the_generator(checkpointed: bool) -> None:
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return _SeededNoise.apply(x.sin())
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (checkpoint(noisy, x, use_reentrant=False) if checkpointed else noisy(x)).cos()
+
+    compare(f, torch.randn(30, 4, dtype=torch.float64))
+
+
 def test_gradients_of_gradients() -> None:
     fast = tracer_core.compile(lambda x: F.dropout(x**3, 0.5), backend="inductor")
     x = torch.randn(50, requires_grad=True)

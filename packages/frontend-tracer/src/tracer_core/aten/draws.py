@@ -3,14 +3,18 @@
 In: the operators that draw, as they are recorded, and the regions that ``torch.utils.checkpoint`` computes again. Out:
 what the region drew the first time. What always holds: a region that is computed again draws nothing, and takes nothing
 from the stream of what surrounds it; the process's generator is neither read nor written, because other threads draw
-from it while a graph is lowered (`backend="auto"` lowers beside the program).
+from it while a graph is lowered (`backend="auto"` lowers beside the program). Only what a program's own backward does
+to it is looked for (see `unseeded`).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
+
+import torch
 
 from tracer_core.aten.errors import LoweringUnsupported
 
@@ -61,3 +65,33 @@ class Draws:
         for made in self._open:
             made.append(found)
         return found[1]
+
+
+@contextlib.contextmanager
+def unseeded(captured: torch.fx.GraphModule) -> Iterator[None]:
+    """Round a lowering, which runs the backwards of the program's own autograd.Functions: raises LoweringUnsupported if
+    one of them has put the generator into another state, because it would be done once only."""
+    if not _runs_functions(captured.graph):
+        yield
+        return
+    generator = torch.default_generator
+    state = generator.get_state()
+    try:
+        yield
+    finally:
+        changed = not torch.equal(state, generator.get_state())
+        if changed:
+            generator.set_state(state)
+    if changed:
+        raise LoweringUnsupported("the backward of an autograd.Function seeds the generator, or draws unseen")
+
+
+def _runs_functions(graph: torch.fx.Graph) -> bool:
+    for node in graph.nodes:
+        cls = getattr(node.target, "cls", None)
+        if isinstance(cls, type) and issubclass(cls, torch.autograd.Function):
+            return True
+        parts = vars(node.target).values() if hasattr(node.target, "__dict__") else ()
+        if any(isinstance(part, torch.fx.GraphModule) and _runs_functions(part.graph) for part in parts):
+            return True
+    return False

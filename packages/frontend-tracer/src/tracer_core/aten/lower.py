@@ -28,7 +28,7 @@ from tracer_core.aten import given_memory
 from tracer_core.aten.cache_key import cache_key
 from tracer_core.aten.capture_values import attribute, captured_values
 from tracer_core.aten.cleanup import remove_dead_nodes
-from tracer_core.aten.draws import REGIONS, Draws
+from tracer_core.aten.draws import REGIONS, Draws, unseeded
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.outputs import OutputPlan, OutputPlanner, Step
 from tracer_core.aten.record import AtenRecorder
@@ -320,7 +320,7 @@ class Lowering:
             self.recorder.draws = Draws()
         regions = REGIONS.set(self.recorder.draws.region if self.recorder.draws is not None else None)
         try:
-            with grad, torch_private.settings_restored(), self.fake_mode, self.recorder:
+            with unseeded(self.gm), grad, torch_private.settings_restored(), self.fake_mode, self.recorder:
                 yield
         finally:
             REGIONS.reset(regions)
