@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -242,3 +243,30 @@ def test_a_unit_of_several_libraries_is_compiled_once_and_kept() -> None:
     assert len(done) == 2 and not add(done[0]).any() and not add(first).any()
     assert kept.stat().st_mtime_ns == written
     assert build([Unit(ADD, ("-O1",), keep=True)], name="one").key != first.key
+
+
+def test_a_child_forked_during_a_build_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, forked = threading.Event(), threading.Event()
+    real = build_cpp._linked
+
+    def slow(*arguments):  # in the parent: holds the entry's lock until there is a child
+        began.set()
+        assert forked.wait(timeout=60)
+        return real(*arguments)
+
+    monkeypatch.setattr(build_cpp, "_linked", slow)
+    work = threading.Thread(target=lambda: build([ADD], name="add"))
+    work.start()
+    assert began.wait(timeout=60)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(60)
+            monkeypatch.setattr(build_cpp, "_linked", real)
+            code = int(bool(build([ADD], name="add").function("run_add", 4) is None))
+        finally:
+            os._exit(code)
+    forked.set()
+    work.join(timeout=60)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -82,6 +82,14 @@ _loaded: dict[str, Library] = {}
 _loaded_lock = threading.Lock()
 
 
+def _new_process() -> None:
+    global _loaded_lock
+    _loaded_lock = threading.Lock()  # of the parent's threads, one may have held it
+
+
+os.register_at_fork(after_in_child=_new_process)
+
+
 def build(sources: Sequence[str | Unit], *, name: str) -> Library:
     """Compiles, links, caches and loads `sources`, one translation unit each.
 

@@ -78,22 +78,41 @@ def one_builder(directory: Path, key: str, part: bool = False) -> Iterator[None]
     themselves. Only an optimisation (entries are atomic), so a file system without locks is no error.
     """
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    _descriptors.add(descriptor)
     slot = int(key[:8], 16) % _SLOTS + part * _SLOTS  # one byte of the lock file a key: no file is left behind
     try:
         with contextlib.suppress(OSError):
-            _lock(descriptor, slot)
+            _lock(descriptor, slot, fcntl.F_WRLCK)
         yield
     finally:
+        with contextlib.suppress(OSError):  # closing is not enough: a forked child may have it open too
+            _lock(descriptor, slot, fcntl.F_UNLCK)
+        _descriptors.discard(descriptor)
         os.close(descriptor)
 
 
-def _lock(descriptor: int, byte: int) -> None:
-    """Waits for one byte of the file, which belongs to the descriptor then. (Locks of POSIX belong to the process: the
-    first thread that closes the file would give back those of all.)"""
+#: Lock files that threads of this process have open.
+_descriptors: set[int] = set()
+
+
+def _new_process() -> None:
+    """A forked child has none of the threads that hold locks, but would hold their locks with them."""
+    for descriptor in _descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _descriptors.clear()
+
+
+os.register_at_fork(after_in_child=_new_process)
+
+
+def _lock(descriptor: int, byte: int, kind: int) -> None:
+    """Waits for one byte of the file, which belongs to the descriptor then, or gives it back. (Locks of POSIX belong to
+    the process: the first thread that closes the file would give back those of all.)"""
     if sys.platform != "linux":
-        fcntl.lockf(descriptor, fcntl.LOCK_EX, 1, byte)
+        fcntl.lockf(descriptor, fcntl.LOCK_EX if kind == fcntl.F_WRLCK else fcntl.LOCK_UN, 1, byte)
         return
-    request = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
+    request = struct.pack("hhqqi0q", kind, os.SEEK_SET, byte, 1, 0)
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, request)
 
 
