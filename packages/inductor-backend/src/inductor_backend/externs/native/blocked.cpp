@@ -134,13 +134,25 @@ struct Product {
     }
 };
 
+// sums of nothing
+static void store_zeros(const Product& p) {
+    alignas(64) float tile[MB * NC];
+    for (int64_t m = 0; m < p.M; m += MB)
+        for (int64_t n = 0; n < p.N; n += NC) {
+            memset(tile, 0, sizeof tile);  // the store adds to it
+            store_rows(&p.out, tile, m, p.M - m < MB ? p.M - m : MB, n, p.N - n < NC ? p.N - n : NC);
+        }
+}
+
 static thread_local Scratch packed_a;
 
 EXPORT void run_blocked(const int64_t* v) {
     const Product p{{(const float*)v[0], v[1], v[2]}, {(const float*)v[3], v[4], v[5]}, v[8], v[9], v[10],
                     {(float*)v[6], v[7], (const float*)v[11], (const float*)v[12], v[13], v[14]}};
+    if (p.M == 0 || p.N == 0) return;
+    if (p.K == 0) return store_zeros(p);
     const bool packed = p.a.columns != 1;
-    const int64_t deep = p.K < MOST_DEPTH ? p.K : MOST_DEPTH, most = A_FLOATS / (deep ? deep : 1) / MB * MB;
+    const int64_t deep = p.K < MOST_DEPTH ? p.K : MOST_DEPTH, most = A_FLOATS / deep / MB * MB;
     const int64_t step = p.M < most ? p.M : most < 32 * MB ? 32 * MB : most, chunks = (p.N + NC - 1) / NC;
     const int threads = threads_for(p.M * p.N * p.K);
     float* memory = packed ? packed_a.get((size_t)((step + MB) * deep)) : nullptr;

@@ -20,7 +20,8 @@ void gemm(int64_t layout, const float* x, int64_t ldx, const float* w, int64_t l
             const int64_t n0 = task / blocks * NC, m0 = task % blocks * step;
             const int64_t columns = N - n0 < NC ? N - n0 : NC, rows = M - m0 < step ? M - m0 : step;
             const float* xs = x + m0 * ldx;
-            if (layout == NK && rows <= DOT_PARTS * DOT_ROWS) {  // the second time the chunk's weights are in the cache
+            if (K == 0) memset(tile, 0, rows * NC * 4);  // a sum of nothing
+            else if (layout == NK && rows <= DOT_PARTS * DOT_ROWS) {  // the second time the chunk's weights are in the cache
                 const Cut cut(rows, DOT_ROWS);
                 for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++)
                     dot_chunk(xs + m * ldx, ldx, w + n0 * ldw, ldw, K, cut.at(i), columns, N - n0, tile + m * NC);
@@ -46,6 +47,7 @@ void gemm_packed(const float* a, int64_t lda, int64_t M, int64_t N, int64_t K, p
         for (int64_t task = 0; task < chunks * blocks; task++) {
             const int64_t n0 = task / blocks * nc, m0 = task % blocks * WIDE_ROWS;
             const int64_t columns = N - n0 < nc ? N - n0 : nc, rows = M - m0 < WIDE_ROWS ? M - m0 : WIDE_ROWS;
+            if (K == 0) memset(tile, 0, rows * NC * 4);
             for (int64_t k0 = 0; k0 < K; k0 += KC) {
                 const int64_t kc = K - k0 < KC ? K - k0 : KC;
                 pack(context, k0, kc, n0, columns, panel);

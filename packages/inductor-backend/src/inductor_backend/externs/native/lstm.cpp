@@ -44,6 +44,7 @@ struct Lstm {
 // inputs [T * B][4 * H], packed weights, h0, c0 [B][H], out [(T + 1)][B][H] (its last part: the cells), T, B, H, backwards
 EXPORT void run_lstm(const int64_t* a) {
     const int64_t T = a[5], B = a[6], H = a[7], groups = H / LANES;
+    if (B == 0) return;
     float* out = (float*)a[4];
     const Lstm layer{(const float*)a[0], (const float*)a[1], (const float*)a[2], (const float*)a[3], out, out + T * B * H, T, B, H, a[8]};
     int threads = threads_for(B * H * H * 4);
