@@ -47,7 +47,7 @@ def test_no_cut_is_smaller_and_none_as_small_is_nearer_to_the_sink(seed):
 
 
 def test_many_ways_through_one_node_are_found_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One search for each of them took minutes for nets of some thousand values."""
+    """One search for each of them took seconds for nets of a thousand values."""
     searches = 0
     levels = FlowGraph._levels
 
