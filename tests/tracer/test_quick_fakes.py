@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +25,8 @@ pytestmark = pytest.mark.skipif(
 
 
 def _metadata(value: Any, inputs: list[Any]) -> Any:
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
     if not isinstance(value, torch.Tensor):
         return [_metadata(part, inputs) for part in value]
     storages = [torch_private.storage_id(one) for one in inputs]
@@ -64,6 +69,32 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Checked]:
     quick._kept.clear()
     found = Checked()
     monkeypatch.setattr(quick, "run", found)
+    yield found
+    quick._kept.clear()
+
+
+@pytest.fixture
+def checked_ways(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """Names of the operators that were answered without torch._dynamo's settings; FakeTensorMode is asked as well."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    found: set[str] = set()
+    answer, dispatch = torch_private._without_settings, FakeTensorMode.__torch_dispatch__
+    dispatch = getattr(dispatch, "__wrapped__", dispatch)
+
+    def check(mode: Any, func: Any, args: Any, kwargs: Any, slow: Any) -> Any:
+        result = answer(mode, func, args, kwargs, slow)
+        if result is slow:
+            return result
+        leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+        inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        want = _metadata(dispatch(mode, func, (), args, kwargs), inputs)
+        assert _metadata(result, inputs) == want, f"{func} {[(t.shape, t.stride()) for t in inputs]} {args}"
+        found.add(str(func))
+        return result
+
+    quick._kept.clear()
+    monkeypatch.setattr(torch_private, "_without_settings", check)
     yield found
     quick._kept.clear()
 
@@ -114,6 +145,88 @@ def test_a_fake_is_the_one_that_torch_makes(name: str, layout: str, checked: Che
         same(PROGRAMS[name], (x,), graphs=1)
         tracer_core.reset()
     assert checked.answered["view"] + checked.answered["kept"] > 0
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "permuted"])
+def test_an_answer_without_settings_is_the_one_that_torch_makes(layout: str, checked_ways: set[str]) -> None:
+    for program in PROGRAMS.values():
+        same(program, (IMAGE if layout == "contiguous" else TALL,), graphs=1)
+        tracer_core.reset()
+    ways = {"aten.arange.default", "aten.embedding.default", "aten.zeros_like.default", "aten.clone.default"}
+    assert ways <= checked_ways, ways - checked_ways
+    assert len(checked_ways) > 30, checked_ways
+
+
+def test_an_answer_in_inference_mode_is_the_one_that_torch_makes(checked_ways: set[str]) -> None:
+    with torch.inference_mode():
+        for name in ("convolution", "making", "in place", "reductions", "looking up"):
+            same(PROGRAMS[name], (IMAGE,), graphs=1)
+    assert len(checked_ways) > 5, checked_ways
+
+
+SIZES = [(), (4,), (1,), (3, 4), (1, 4), (3, 1), (2, 3, 4), (1, 3, 4), (2, 1, 4), (2, 3, 1), (1, 1, 1), (0, 4), (2, 1, 1, 4)]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_rule_by_element_is_torchs(turned: bool) -> None:
+    """All pairs of shapes, from memory in order and turned."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    dispatch = FakeTensorMode.__torch_dispatch__
+    dispatch = getattr(dispatch, "__wrapped__", dispatch)
+    mode = torch_private.capture_mode(lambda *_: None, lambda _, __, got: got, None, quick.run, quick.SLOW)
+    with mode:
+        made = [torch.empty(size) for size in SIZES]
+        if turned:
+            made = [torch.empty(size[::-1]).permute(*reversed(range(len(size)))) for size in SIZES]
+        plain = [torch.empty(size) for size in SIZES]
+    answered = 0
+    for func in (torch.ops.aten.add.Tensor, torch.ops.aten.div.Tensor, torch.ops.aten.lt.Tensor):
+        for pair in [*itertools.product(made, plain), *itertools.product(plain, made)]:
+            known = quick.RULES[func](*pair)
+            if known is not None:
+                want = dispatch(mode, func, (), pair, {})
+                assert _metadata(quick._made(mode, known), []) == _metadata(want, []), [p.shape for p in pair]
+                answered += 1
+    assert answered > 100
+
+
+def test_common_models_import_no_other_compiler() -> None:
+    """Importing torch._dynamo takes 80 MiB and 0.6 seconds; FakeTensorMode's dispatcher does it."""
+    program = """
+import sys, torch, tracer_core
+from torch import nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.up = nn.Conv2d(3, 8, 3, padding=1), nn.ConvTranspose2d(8, 4, 2, stride=2)
+        self.rnn, self.norm = nn.LSTM(4, 6, 2, batch_first=True), nn.BatchNorm2d(8)
+
+    def forward(self, x):
+        y = nn.functional.max_pool2d(nn.functional.relu(self.norm(self.conv(x)), inplace=True), 2)
+        y = torch.cat([self.up(y), self.up(y)], 1)[:, :4].contiguous() + torch.zeros(4, 1, 1)
+        return self.rnn((y + torch.zeros(2, 4, 8, 8)).flatten(2).mT)[0]
+
+model = Model()
+x = torch.randn(2, 3, 8, 8)
+compiled = tracer_core.compile(model, fullgraph=True, backend="aten_eager")
+with torch.no_grad():
+    model.eval()
+    torch.testing.assert_close(compiled(x), model(x))
+model.train()
+for run in (compiled, model):
+    run(x).square().mean().backward()
+    grads = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    if run is compiled:
+        first = grads
+for got, want in zip(first, grads, strict=True):
+    torch.testing.assert_close(got, want)
+assert "torch._dynamo" not in sys.modules, "imported"
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("train", [False, True])

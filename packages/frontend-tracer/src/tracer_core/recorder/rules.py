@@ -25,7 +25,7 @@ def batch_norm(*args: Any) -> Any:
     value, *others = args[:5]
     if any(other is None or other.dtype is not value.dtype for other in others):
         return None
-    if not value.is_contiguous() or value.dtype not in _FLOATS or value.dim() < 2:
+    if not _dense(value) or value.dtype not in _FLOATS or value.dim() < 2:
         return None
     if any(other.shape != (value.shape[1],) for other in others):
         return None
@@ -34,11 +34,18 @@ def batch_norm(*args: Any) -> Any:
     return tuple, ((value.shape, value.stride(), value.dtype, device), empty, empty)
 
 
+def batch_norm_below(*args: Any) -> Any:
+    """The operator that lowering makes of it, on the CPU."""
+    if len(args) != 7 or args[0]._fake_device.type != "cpu":
+        return None
+    return batch_norm(*args[:5], False, *args[5:])
+
+
 def batch_statistics(*args: Any) -> Any:
     """In training: the input's shape, mean and inverse deviation of each channel, and new running statistics."""
     found = batch_norm_in_training(*args)
-    if found is None or args[3] is None or args[4] is None:
-        return None
+    if found is None or args[3] is None or args[4] is None or args[0].numel() == args[0].shape[1]:
+        return None  # one value of each channel has no deviation
     kind, (output, *saved) = found
     return kind, (output, *saved, *saved)
 
@@ -57,8 +64,8 @@ def batch_norm_in_training(*args: Any) -> Any:
     return tuple, ((value.shape, value.stride(), value.dtype, device), saved, saved)
 
 
-def same_shape(*args: Any) -> Any:
-    """Element by element: operands of one shape and dtype, or one of them and numbers."""
+def by_element(*args: Any) -> Any:
+    """Element by element: operands of one dtype whose shapes broadcast, or one of them and numbers."""
     tensors: list[Any] = [one for one in args if isinstance(one, torch.Tensor)]
     first = tensors[0]
     kinds = (int, float) if first.dtype in _FLOATS else (int,)
@@ -66,30 +73,49 @@ def same_shape(*args: Any) -> Any:
         return None
     if any(type(one) not in kinds for one in args if not isinstance(one, torch.Tensor)):
         return None
-    if any(one.shape != first.shape or one.dtype is not first.dtype for one in tensors):
+    if any(one.dtype is not first.dtype for one in tensors):
         return None
-    if all(map(_dense, tensors)):
-        steps = first.stride()
-    elif first.dim() > 1 and first.shape[0] == 1 and min(first.shape[1:]) > 1 and _contiguous(tensors):
-        steps = tuple(math.prod(first.shape[k + 1 :]) for k in range(first.dim()))
-    elif min(first.shape, default=0) > 1 and all(min(one.stride()) > 0 for one in tensors):
-        steps = torch_private.elementwise_strides(tensors)
-    else:
-        return None
-    return torch.Tensor, ((first.shape, steps, first.dtype, first._fake_device),)
+    found = _combined(tensors)
+    return None if found is None else (torch.Tensor, ((*found, first.dtype, first._fake_device),))
 
 
-def _contiguous(tensors: list[Any]) -> bool:
-    return all(one.is_contiguous() for one in tensors)
+def _combined(tensors: list[Any]) -> tuple[torch.Size, tuple[int, ...]] | None:
+    """Shape and strides of a result by element."""
+    shape = tensors[0].shape
+    alike = all(one.shape == shape for one in tensors)
+    dense = all(map(_dense, tensors))
+    if alike and dense:
+        return shape, tensors[0].stride()
+    if not alike:
+        try:
+            shape = torch.broadcast_shapes(*(one.shape for one in tensors))
+        except RuntimeError:
+            return None  # FakeTensorMode raises what it raises
+    ordered = dense or (alike and shape[:1] == (1,) and all(one.is_contiguous() for one in tensors))
+    if ordered and min(shape[1:], default=2) > 1:
+        return shape, tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
+    if alike and min(shape, default=0) > 1 and all(min(one.stride()) > 0 for one in tensors):
+        return shape, torch_private.elementwise_strides(tensors)
+    return None
+
+
+def by_element_of_floats(*args: Any) -> Any:
+    """The same, of floating-point operands."""
+    return by_element(*args) if args[0].dtype in _FLOATS else None
 
 
 def comparison(*args: Any) -> Any:
     """The same, with truth values as its result."""
-    known = same_shape(*args)
+    known = by_element(*args)
     if known is None:
         return None
     kind, ((shape, steps, _, device),) = known
     return kind, ((shape, steps, torch.bool, device),)
+
+
+def comparison_of_tensors(*args: Any) -> Any:
+    """The same, where a number is an error."""
+    return comparison(*args) if all(isinstance(one, torch.Tensor) for one in args) else None
 
 
 def choice(test: Any, one: Any, other: Any) -> Any:
@@ -135,6 +161,20 @@ def cat(parts: Any, dim: int = 0) -> Any:
     return torch.Tensor, ((torch.Size(shape), steps, first.dtype, first._fake_device),)
 
 
+def stack(parts: Any, dim: int = 0) -> Any:
+    """Contiguous parts of one shape and dtype."""
+    first = parts[0]
+    rank = first.dim() + 1
+    if type(dim) is not int or not -rank <= dim < rank:
+        return None
+    if any(one.shape != first.shape or one.dtype is not first.dtype or not _dense(one, 2) for one in parts):
+        return None
+    shape = [*first.shape]
+    shape.insert(dim % rank, len(parts))
+    steps = tuple(math.prod(shape[k + 1 :]) for k in range(rank))
+    return torch.Tensor, ((torch.Size(shape), steps, first.dtype, first._fake_device),)
+
+
 def _dense(value: Any, least: int = 1) -> bool:
     """Contiguous, with the strides that new tensors have, and no size below `least` but the first."""
     shape, steps = value.shape, 1
@@ -146,30 +186,38 @@ def _dense(value: Any, least: int = 1) -> bool:
 
 
 def convolution(*args: Any) -> Any:
-    """Not transposed, two or three dimensions, contiguous."""
+    """Two or three dimensions, contiguous."""
     if len(args) != 9:
         return None
-    value, weight, bias, stride, padding, dilation, transposed, _, groups = args
+    value, weight, bias, stride, padding, dilation, transposed, more, groups = args
     dims = value.dim() - 2
-    if transposed or dims not in (2, 3) or weight.dim() != dims + 2:
+    if dims not in (2, 3) or weight.dim() != dims + 2 or len(more) != dims:
         return None
     if not (len(stride) == len(padding) == len(dilation) == dims) or value.dtype not in _FLOATS:
         return None
     operands = [value, weight] if bias is None else [value, weight, bias]
     if any(one.dtype is not value.dtype or not one.is_contiguous() for one in operands):
         return None
-    if value.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
+    given, made = (
+        (weight.shape[0], weight.shape[1] * groups)
+        if transposed
+        else (weight.shape[1] * groups, weight.shape[0])
+    )
+    if value.shape[1] != given or weight.shape[0] % groups or (bias is not None and bias.shape != (made,)):
         return None
-    if bias is not None and bias.shape != (weight.shape[0],):
-        return None
-    sizes = [
-        (value.shape[i + 2] + 2 * padding[i] - dilation[i] * (weight.shape[i + 2] - 1) - 1) // stride[i] + 1
-        for i in range(dims)
-    ]
-    shape = (value.shape[0], weight.shape[0], *sizes)
+    windows = [dilation[i] * (weight.shape[i + 2] - 1) + 1 for i in range(dims)]
+    if transposed:
+        sizes = [
+            (value.shape[i + 2] - 1) * stride[i] - 2 * padding[i] + windows[i] + more[i] for i in range(dims)
+        ]
+    else:
+        sizes = [(value.shape[i + 2] + 2 * padding[i] - windows[i]) // stride[i] + 1 for i in range(dims)]
+    shape = (value.shape[0], made, *sizes)
     if min(shape) < 1 or shape[1] == 1 or math.prod(sizes) == 1 or min(value.shape) < 1:
         return None
-    if torch_private.convolution_format(*args) is not torch.contiguous_format:
+    # Asking which library computes it imports torch.distributed.tensor; on the CPU none chooses channels last by itself.
+    plain = value._fake_device.type == "cpu" and _dense(value) and _dense(weight)
+    if not plain and torch_private.convolution_format(*args) is not torch.contiguous_format:
         return None
     steps = tuple(math.prod(shape[i + 1 :]) for i in range(dims + 2))
     return torch.Tensor, ((torch.Size(shape), steps, value.dtype, value._fake_device),)
@@ -232,34 +280,27 @@ def _hint(size: Any) -> int:
 
 
 _aten = torch.ops.aten
-#: Where no rule answers, FakeTensorMode asks torch's reference implementations, whose first call imports torch._dynamo: 80 MiB
-#: and 0.6 seconds in programs that do not need it otherwise.
+#: Where no rule answers, the answer may be that of torch's reference implementations, whose first promotion of dtypes
+#: imports torch._dynamo: 80 MiB and 0.6 seconds in programs that do not need it otherwise.
 _SAME_DTYPE = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.relu.default, _aten.neg.default)
 #: Whole numbers become floating-point ones here.
-_FLOATING = (
-    _aten.div.Tensor, _aten.sigmoid.default, _aten.tanh.default, _aten.exp.default, _aten.silu.default,
-    _aten.gelu.default,
-)  # fmt: skip
-_COMPARISONS = (
-    _aten.le.Scalar, _aten.lt.Scalar, _aten.ge.Scalar, _aten.gt.Scalar, _aten.eq.Scalar, _aten.ne.Scalar, _aten.le.Tensor,
-    _aten.lt.Tensor, _aten.ge.Tensor, _aten.gt.Tensor, _aten.eq.Tensor, _aten.ne.Tensor,
-)  # fmt: skip
-
-
-def same_shape_of_floats(*args: Any) -> Any:
-    """The same, of floating-point operands."""
-    return same_shape(*args) if args[0].dtype in _FLOATS else None
-
-
+_FLOATING = tuple(
+    getattr(_aten, name).default
+    for name in ("sigmoid", "tanh", "exp", "silu", "gelu", "sqrt", "rsqrt", "cos", "sin", "log", "erf")
+)
+_COMPARISONS = tuple(getattr(_aten, name) for name in ("le", "lt", "ge", "gt", "eq", "ne"))
 
 RULES: dict[Any, Callable[..., Any]] = {
     _aten.native_batch_norm.default: batch_norm,
+    _aten._native_batch_norm_legit_no_training.default: batch_norm_below,
     _aten._native_batch_norm_legit_functional.default: batch_statistics,
     _aten.convolution.default: convolution,
     _aten.cat.default: cat,
-    **dict.fromkeys(_SAME_DTYPE, same_shape),
-    **dict.fromkeys(_FLOATING, same_shape_of_floats),
-    **dict.fromkeys(_COMPARISONS, comparison),
+    _aten.stack.default: stack,
+    **dict.fromkeys(_SAME_DTYPE, by_element),
+    **dict.fromkeys((_aten.div.Tensor, *_FLOATING), by_element_of_floats),
+    **{one.Scalar: comparison for one in _COMPARISONS},
+    **{one.Tensor: comparison_of_tensors for one in _COMPARISONS},
     _aten.where.self: choice,
     _aten.native_batch_norm_backward.default: batch_norm_gradient,
 }
