@@ -178,7 +178,7 @@ def test_a_rule_by_element_is_torchs(turned: bool) -> None:
     with mode:
         made = [torch.empty(size) for size in SIZES]
         if turned:
-            made = [torch.empty(size[::-1]).permute(*reversed(range(len(size)))) for size in SIZES]
+            made = [torch.empty(size[::-1]).permute(list(reversed(range(len(size))))) for size in SIZES]
         plain = [torch.empty(size) for size in SIZES]
     answered = 0
     for func in (torch.ops.aten.add.Tensor, torch.ops.aten.div.Tensor, torch.ops.aten.lt.Tensor):

@@ -79,6 +79,13 @@ def fake_like(
     return _fake_class()(mode, meta, device or value.device)
 
 
+def new_fake_like_real(mode: Any, real: torch.Tensor) -> Any:
+    """A new fake with the sizes, strides, dtype and device of a real tensor; no mode sees it."""
+    with no_python_dispatch(), torch.no_grad():
+        meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
+    return _fake_class()(mode, meta, real.device)
+
+
 def suggested_memory_format(value: torch.Tensor) -> torch.memory_format:
     """What kernels that keep a memory format give their result."""
     from torch._prims_common import suggest_memory_format

@@ -45,7 +45,7 @@ def _workspace(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
 
     with torch_private.outside_modes():
         kept = aten.mkldnn_rnn_layer.default(*map(real, args))[3]
-    return (*result[:3], torch_private.fake_like(torch_private.to_fake(mode, kept)))
+    return (*result[:3], torch_private.new_fake_like_real(mode, kept))
 
 
 def _in_float32(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
@@ -105,7 +105,7 @@ def _bags(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
         return result
     with torch_private.outside_modes():
         empty = torch.empty(0, dtype=offsets.dtype)
-    return (result[0], torch_private.fake_like(torch_private.to_fake(mode, empty)), *result[2:])
+    return (result[0], torch_private.new_fake_like_real(mode, empty), *result[2:])
 
 
 def _phases(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
