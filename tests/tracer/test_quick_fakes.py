@@ -214,7 +214,8 @@ compiled = tracer_core.compile(model, fullgraph=True, backend="aten_eager")
 with torch.no_grad():
     model.eval()
     torch.testing.assert_close(compiled(x), model(x))
-model.train()
+model = Model()
+compiled = tracer_core.compile(model, fullgraph=True, backend="aten_eager")
 for run in (compiled, model):
     run(x).square().mean().backward()
     grads = [p.grad for p in model.parameters()]
