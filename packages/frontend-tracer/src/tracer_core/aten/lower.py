@@ -32,7 +32,7 @@ from tracer_core.aten.draws import REGIONS, Draws, unseeded
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.outputs import OutputPlan, OutputPlanner, Step
 from tracer_core.aten.record import AtenRecorder
-from tracer_core.aten.sizes import as_plain, size_origins, size_specs
+from tracer_core.aten.sizes import as_plain, hint_of, size_origins, size_specs
 from tracer_core.options import env
 from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, OutputSpec, Phase, Role, Runner
 
@@ -87,7 +87,7 @@ PYTHON_KERNELS = frozenset(
 #: Captured calls that draw in the order of a contiguous tensor.
 OUT_OF_PLACE_BERNOULLI = frozenset({torch.bernoulli, torch.Tensor.bernoulli, "bernoulli", aten.bernoulli.p})
 
-#: Captured calls whose kernel draws in another order where the tensor written to is not contiguous.
+#: Captured calls whose kernel draws in another order where the tensor written to has gaps.
 IN_PLACE_NORMAL = frozenset({torch.Tensor.normal_, "normal_", aten.normal_.default})
 
 #: Names of functions whose C++ kernels cannot take symbolic sizes: with those the Python ones are used.
@@ -121,6 +121,16 @@ def lower(
     if backend.ir == "torch":
         return _torch_level(gm, values, specs, request)
     return Lowering(gm, values, request).run(specs)
+
+
+def _has_gaps(value: torch.Tensor) -> bool:
+    """Whether elements lie apart, or upon each other, in the captured call."""
+    step = 1
+    for stride, size in sorted(zip(map(hint_of, value.stride()), map(hint_of, value.shape), strict=True)):
+        if size != 1 and stride != step:
+            return True
+        step *= size
+    return False
 
 
 def default_specs(gm: torch.fx.GraphModule) -> tuple[InputSpec, ...]:
@@ -376,12 +386,12 @@ class Lowering:
             places.override = ""
 
     def _require_same_draws(self, node: torch.fx.Node) -> None:
-        """A functional value of a tensor with gaps or turned dimensions is dense: numbers would be drawn in its order."""
+        """A functional value of a tensor with gaps is dense, and of a dense tensor pairs of numbers are drawn otherwise."""
         if node.target in IN_PLACE_NORMAL:
             written = self.values[node]
-            if written.device.type == "cpu" and not written.is_contiguous():
+            if written.device.type == "cpu" and _has_gaps(written):
                 raise LoweringUnsupported(
-                    "normal_ on a tensor that is not contiguous draws its numbers in another order", self.recorder.frame
+                    "normal_ on a tensor with gaps in its memory draws its numbers in another order", self.recorder.frame
                 )
 
     def _require_same_aliases(self) -> None:
