@@ -88,6 +88,8 @@ def is_something_else(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> b
 
 breaks("side_effect_native", "torch's random number generator is seeded or read", [
     torch.manual_seed, torch.seed, torch.get_rng_state, torch.set_rng_state, torch.initial_seed])  # fmt: skip
+# Its own Python hands everything but out= to those who look on.
+breaks("side_effect_native", "torch.chain_matmul (deprecated) may write to out= unseen", [torch.chain_matmul])
 
 
 @special(torch.Tensor.requires_grad_)
