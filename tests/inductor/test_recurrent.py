@@ -9,24 +9,9 @@ import torch
 from torch import nn
 
 import tracer_core
-from inductor_backend import compile_graph
 from inductor_backend.externs.native import lanes
 
 FREEZE = {"freeze": True}
-
-
-@pytest.fixture
-def texts(monkeypatch) -> list[str]:
-    """The modules that are compiled."""
-    found: list[str] = []
-    original = compile_graph.load_module
-
-    def load(text, *rest):
-        found.append(text)
-        return original(text, *rest)
-
-    monkeypatch.setattr(compile_graph, "load_module", load)
-    return found
 
 
 def flat(result) -> list[torch.Tensor]:

@@ -8,16 +8,10 @@ import torch
 from torch import nn
 
 import tracer_core
-from inductor_backend import compile_graph
 from inductor_backend.runtime.large import LARGE, in_large_pages, large_empty
 
 
-def test_saved_tensors_are_dropped_after_their_last_use(monkeypatch):
-    texts = []
-    load = compile_graph.load_module
-    monkeypatch.setattr(
-        compile_graph, "load_module", lambda text, *rest: texts.append(text) or load(text, *rest)
-    )
+def test_saved_tensors_are_dropped_after_their_last_use(texts):
     layers = [part for _ in range(4) for part in (nn.Conv2d(4, 4, 3), nn.Tanh())]
     model = nn.Sequential(*layers)
     tracer_core.compile(model, backend="inductor")(torch.randn(2, 4, 40, 40)).sum().backward()
@@ -29,13 +23,7 @@ def test_saved_tensors_are_dropped_after_their_last_use(monkeypatch):
     assert len(dropped) >= 3 and dropped[0] < calls[-1]
 
 
-def test_products_are_written_into_the_arena_or_the_result(monkeypatch):
-    texts = []
-    load = compile_graph.load_module
-    monkeypatch.setattr(
-        compile_graph, "load_module", lambda text, *rest: texts.append(text) or load(text, *rest)
-    )
-
+def test_products_are_written_into_the_arena_or_the_result(texts):
     def attention(q, k, v):
         return (q @ k.transpose(1, 2)).softmax(-1) @ v
 

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import tracer_core
-from inductor_backend import compile_graph
 from inductor_backend.externs import packed
 from inductor_backend.externs.packed import Geometry, for_result
 from tests.inductor.test_freeze import same
@@ -30,20 +29,6 @@ class Residual(nn.Module):
     def forward(self, x):
         x = self.na(self.a(x)).relu()
         return self.activation(self.b(x) + x)
-
-
-@pytest.fixture
-def texts(monkeypatch) -> list[str]:
-    """The modules that are compiled."""
-    found: list[str] = []
-    original = compile_graph.load_module
-
-    def load(text, *rest):
-        found.append(text)
-        return original(text, *rest)
-
-    monkeypatch.setattr(compile_graph, "load_module", load)
-    return found
 
 
 @pytest.mark.parametrize("options", [FREEZE, None], ids=["frozen", "default"])

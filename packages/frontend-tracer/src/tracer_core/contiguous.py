@@ -80,7 +80,7 @@ def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
         if shaped.op == "placeholder" or shaped in nodes:
             shaped = _call(copy, aten.clone.default, (shaped,))
         value = node.meta["val"]
-        stride = tuple(value.stride()) if _has_gaps(value) and target is None else None
+        stride = tuple(value.stride()) if has_gaps(*_numbers(value)) and target is None else None
         results.append(Result(shaped.name, value.dtype, order, zeros, tuple(value.shape), stride, target))
         nodes.append(shaped)
     copy.output(tuple(nodes))
@@ -97,9 +97,13 @@ def hint(value: Any) -> int:
     return int(value.node.hint) if isinstance(value, torch.SymInt) else int(value)
 
 
-def _has_gaps(value: Any) -> bool:
-    """Whether memory between its elements is not its own (dimensions of stride 0 aside)."""
-    sizes, strides = [hint(size) for size in value.shape], [hint(step) for step in value.stride()]
+def _numbers(value: Any) -> tuple[list[int], list[int]]:
+    """Sizes and strides in the captured call."""
+    return [hint(size) for size in value.shape], [hint(step) for step in value.stride()]
+
+
+def has_gaps(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether memory between the elements of such a tensor is not its own (dimensions of stride 0 aside)."""
     expected = 1
     for step, size in sorted(zip(strides, sizes, strict=True)):
         if size > 1 and step:
@@ -130,7 +134,7 @@ def _as_in_memory(
 ) -> tuple[torch.fx.Node, tuple[int, ...] | None, tuple[int, ...]]:
     """The node whose contiguous value holds `node`'s elements in their order in memory; see `Result`."""
     value = node.meta["val"]
-    sizes, strides = [hint(size) for size in value.shape], [hint(step) for step in value.stride()]
+    sizes, strides = _numbers(value)
     if 0 in sizes:
         return node, None, ()
     zeros = tuple(

@@ -33,6 +33,7 @@ from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.outputs import OutputPlan, OutputPlanner, Step
 from tracer_core.aten.record import AtenRecorder
 from tracer_core.aten.sizes import as_plain, hint_of, size_origins, size_specs
+from tracer_core.contiguous import has_gaps
 from tracer_core.options import env
 from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, OutputSpec, Phase, Role, Runner
 
@@ -121,16 +122,6 @@ def lower(
     if backend.ir == "torch":
         return _torch_level(gm, values, specs, request)
     return Lowering(gm, values, request).run(specs)
-
-
-def _has_gaps(value: torch.Tensor) -> bool:
-    """Whether elements lie apart, or upon each other, in the captured call."""
-    step = 1
-    for stride, size in sorted(zip(map(hint_of, value.stride()), map(hint_of, value.shape), strict=True)):
-        if size != 1 and stride != step:
-            return True
-        step *= size
-    return False
 
 
 def default_specs(gm: torch.fx.GraphModule) -> tuple[InputSpec, ...]:
@@ -389,7 +380,8 @@ class Lowering:
         """A functional value of a tensor with gaps is dense, and of a dense tensor pairs of numbers are drawn otherwise."""
         if node.target in IN_PLACE_NORMAL:
             written = self.values[node]
-            if written.device.type == "cpu" and _has_gaps(written):
+            numbers = ([hint_of(one) for one in part] for part in (written.shape, written.stride()))
+            if written.device.type == "cpu" and has_gaps(*numbers):
                 raise LoweringUnsupported(
                     "normal_ on a tensor with gaps in its memory draws its numbers in another order", self.recorder.frame
                 )

@@ -54,14 +54,18 @@ def batch_norm_in_training(*args: Any) -> Any:
     """The input's shape, mean and inverse deviation of each channel."""
     if len(args) != 8 or args[5] is not True:
         return None
-    value, *others = args[:5]
+    return _with_vectors_of_channels(*args[:5])
+
+
+def _with_vectors_of_channels(value: Any, *vectors: Any) -> Any:
+    """A result like the value, and two vectors of its channels, where the given ones are such vectors or None."""
     if value.dtype not in (torch.float32, torch.float64) or not _dense(value, 2) or value.dim() < 2:
         return None
-    if any(o is not None and (o.dtype is not value.dtype or o.shape != (value.shape[1],)) for o in others):
+    if any(o is not None and (o.dtype is not value.dtype or o.shape != (value.shape[1],)) for o in vectors):
         return None
     device = value._fake_device
-    saved = (torch.Size([value.shape[1]]), (1,), value.dtype, device)
-    return tuple, ((value.shape, value.stride(), value.dtype, device), saved, saved)
+    channels = (torch.Size([value.shape[1]]), (1,), value.dtype, device)
+    return tuple, ((value.shape, value.stride(), value.dtype, device), channels, channels)
 
 
 def by_element(*args: Any) -> Any:
@@ -131,16 +135,10 @@ def batch_norm_gradient(*args: Any) -> Any:
     """In training, all three gradients."""
     if len(args) != 10 or args[7] is not True or list(args[9]) != [True, True, True] or args[2] is None:
         return None
-    slope, value, *others = args[:7]
-    if value.dtype not in (torch.float32, torch.float64) or slope.shape != value.shape or value.dim() < 2:
+    slope, value, *vectors = args[:7]
+    if slope.shape != value.shape or slope.dtype is not value.dtype or not _dense(slope, 2):
         return None
-    if not _dense(slope, 2) or not _dense(value, 2) or slope.dtype is not value.dtype:
-        return None
-    if any(o is not None and (o.dtype is not value.dtype or o.shape != (value.shape[1],)) for o in others):
-        return None
-    device = value._fake_device
-    channels = (torch.Size([value.shape[1]]), (1,), value.dtype, device)
-    return tuple, ((value.shape, value.stride(), value.dtype, device), channels, channels)
+    return _with_vectors_of_channels(value, *vectors)
 
 
 def cat(parts: Any, dim: int = 0) -> Any:

@@ -27,50 +27,40 @@ def _text(number: str | Expr) -> str:
 def _linear(
     program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
 ) -> str:
-    *bias, a, b = node.args
-    m, k = a.layout.sizes
-    n = b.layout.sizes[1]
+    *_, a, b = node.args
     row, column = b.layout.strides
     layout, ldw = (0, column) if row == 1 else (1, row)
-    numbers: list[str | Expr] = [
-        layout,
-        address(a),
-        a.layout.strides[0],
-        address(b),
-        ldw,
-        address(result),
-        result.layout.strides[0],
-        m,
-        n,
-        k,
-        address(bias[0]) if bias else 0,
-        address(residual) if residual else 0,
-        residual.layout.strides[0] if residual else 0,
-        POSTS[post],
-    ]
+    numbers: list[str | Expr] = [layout, address(a), a.layout.strides[0], address(b), ldw]
+    numbers += _after_operands(node, address, result, post, residual)
     return f"run_linear({', '.join(map(_text, numbers))})"
 
 
 def _blocked(
     program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
 ) -> str:
+    *_, a, b = node.args
+    numbers: list[str | Expr] = [address(a), *a.layout.strides, address(b), *b.layout.strides]
+    numbers += _after_operands(node, address, result, post, residual)
+    return f"run_blocked({', '.join(map(_text, numbers))})"
+
+
+def _after_operands(
+    node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+) -> list[str | Expr]:
+    """What both launchers of products take after their operands."""
     *bias, a, b = node.args
-    numbers: list[str | Expr] = [
-        address(a),
-        *a.layout.strides,
-        address(b),
-        *b.layout.strides,
+    m, k = a.layout.sizes
+    return [
         address(result),
         result.layout.strides[0],
-        a.layout.sizes[0],
+        m,
         b.layout.sizes[1],
-        a.layout.sizes[1],
+        k,
         address(bias[0]) if bias else 0,
         address(residual) if residual else 0,
         residual.layout.strides[0] if residual else 0,
         POSTS[post],
     ]
-    return f"run_blocked({', '.join(map(_text, numbers))})"
 
 
 def _last(layout: Layout, program: Program, tensor: Strided) -> int:

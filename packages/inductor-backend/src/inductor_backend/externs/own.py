@@ -59,18 +59,9 @@ def addmm(
 ) -> torch.Tensor:
     """``act(a @ b + bias) + residual``: a [M,K] with dense rows, b [K,N] with one unit stride, bias [N] dense,
     residual [M,N] with dense rows. float32."""
-    m, k = a.shape
-    n = b.shape[1]
     row, column = b.stride()
-    if out is None:
-        out = torch.empty_strided((m, n), (n, 1))
     layout, ldw = (_NK, column) if row == 1 else (_KN, row)
-    native.function("run_linear")(
-        layout, a, a.stride(0), b, ldw, out, out.stride(0), m, n, k,
-        0 if bias is None else bias, 0 if residual is None else residual,
-        0 if residual is None else residual.stride(0), POSTS[post],
-    )  # fmt: skip
-    return out
+    return _product("run_linear", (layout, a, a.stride(0), b, ldw), bias, a, b, post, residual, out)
 
 
 def blocked_addmm(
@@ -83,12 +74,26 @@ def blocked_addmm(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The same for many rows: a and b may be turned round (each has one unit stride)."""
+    return _product("run_blocked", (a, *a.stride(), b, *b.stride()), bias, a, b, post, residual, out)
+
+
+def _product(
+    launcher: str,
+    operands: tuple[torch.Tensor | int, ...],
+    bias: torch.Tensor | None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    post: str,
+    residual: torch.Tensor | None,
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    """What both launchers take after their operands."""
     m, k = a.shape
     n = b.shape[1]
     if out is None:
         out = torch.empty_strided((m, n), (n, 1))
-    native.function("run_blocked")(
-        a, *a.stride(), b, *b.stride(), out, out.stride(0), m, n, k,
+    native.function(launcher)(
+        *operands, out, out.stride(0), m, n, k,
         0 if bias is None else bias, 0 if residual is None else residual,
         0 if residual is None else residual.stride(0), POSTS[post],
     )  # fmt: skip

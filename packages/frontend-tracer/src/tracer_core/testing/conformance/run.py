@@ -35,7 +35,8 @@ def trials(
     sample: int | None = None,
     seed: int = 0,
 ) -> list[Trial]:
-    """What `conformance` runs. Raises what ``compile()`` raises if the backend cannot run at all."""
+    """Every case in those of its dtypes that are in `dtypes` (sample: so many of them, by seed), then the programs.
+    Raises what ``compile()`` raises if the backend cannot run at all."""
     config = build_config(backend=backend, options=options)
     found: list[Trial] = [
         (f"{case.name} {dtype_name(dtype)} {shape}", lambda c=case, d=dtype, s=shape: graph_row(c, d, s, config))  # type: ignore[misc]
@@ -51,20 +52,9 @@ def trials(
     return found + [(one.name, lambda p=one: program_row(p, subject)) for one in programs]  # type: ignore[misc]
 
 
-def conformance(
-    backend: Backend | str,
-    *,
-    cases: Sequence[Case] = CASES,
-    programs: Sequence[Program] = (),
-    dtypes: Sequence[torch.dtype] = ANY,
-    options: Any = None,
-    sample: int | None = None,
-    seed: int = 0,
-) -> tuple[Row, ...]:
-    """Runs every case in those of its dtypes that are in `dtypes` (sample: so many of them, by seed), then the programs.
-    Raises what ``compile()`` raises if the backend cannot run at all."""
-    found = trials(backend, cases=cases, programs=programs, dtypes=dtypes, options=options, sample=sample, seed=seed)
-    return tuple(run() for _, run in found)
+def conformance(backend: Backend | str, **settings: Any) -> tuple[Row, ...]:
+    """Runs what `trials` gives for the same settings, and raises what it raises."""
+    return tuple(run() for _, run in trials(backend, **settings))
 
 
 def everything(backend: Backend | str, **settings: Any) -> tuple[Row, ...]:

@@ -1,0 +1,21 @@
+"""What several tests of the CPU compiler look at."""
+
+from __future__ import annotations
+
+import pytest
+
+from inductor_backend import compile_graph
+
+
+@pytest.fixture
+def texts(monkeypatch) -> list[str]:
+    """The modules that are compiled."""
+    found: list[str] = []
+    original = compile_graph.load_module
+
+    def load(text, *rest):
+        found.append(text)
+        return original(text, *rest)
+
+    monkeypatch.setattr(compile_graph, "load_module", load)
+    return found
