@@ -39,11 +39,11 @@ def spread(items: list[Any], count: int) -> list[Any]:
 
 
 def samples(
-    op: Any, dtype: torch.dtype, limit: int, requires_grad: bool = False
+    op: Any, dtype: torch.dtype, limit: int, device: str, requires_grad: bool = False
 ) -> list[tuple[int, Any, Any]]:
     """(number, positional arguments, named ones) of the operator's own samples."""
     torch.manual_seed(0)
-    made = list(op.sample_inputs("cpu", dtype, requires_grad=requires_grad))
+    made = list(op.sample_inputs(device, dtype, requires_grad=requires_grad))
     chosen = spread(list(enumerate(made)), limit)
     return [(number, (one.input, *one.args), dict(one.kwargs)) for number, one in chosen]
 
@@ -129,30 +129,30 @@ def _leaf(value: Any) -> Any:
     return value if not isinstance(value, torch.Tensor) or value.is_leaf else value.detach()
 
 
-def forward(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
-    made = samples(op, dtype, limit)
+def forward(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Case]:
+    made = samples(op, dtype, limit, device)
     for number, args, kwargs in made:
         yield Case("forward", f"forward {number}", op.op, *rebuild((args, kwargs), _leaf))
     for name, args, kwargs in _variants(op, made, limit):
         yield Case("forward", f"forward {name}", op.op, args, kwargs)
 
 
-def in_place(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
+def in_place(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Case]:
     """The in-place form of the operator, on those samples whose first input may be written to."""
     if op.inplace_variant is None:
         return
-    made = samples(op, dtype, limit)
+    made = samples(op, dtype, limit, device)
     chosen = [*((str(n), a, k) for n, a, k in made), *_variants(op, made, limit)]
     for name, args, kwargs in chosen:
         if isinstance(args[0], torch.Tensor) and "overlapping" not in name:
             yield Case("in-place", f"in-place {name}", op.inplace_variant, args, kwargs)
 
 
-def out(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
+def out(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Case]:
     """``out=`` with tensors of the right sizes, for a few samples."""
     if not op.supports_out:
         return
-    for number, args, kwargs in spread(samples(op, dtype, limit), 3):
+    for number, args, kwargs in spread(samples(op, dtype, limit, device), 3):
         try:
             result = op.op(*copied(args), **copied(kwargs))
         except Exception:  # a call that eager refuses has no results to make room for
@@ -163,10 +163,10 @@ def out(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
             yield Case("out", f"out {number}", op.op, args, {**kwargs, "out": room})
 
 
-def backward(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
-    if dtype not in op.supported_backward_dtypes("cpu") or not op.supports_autograd:
+def backward(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Case]:
+    if dtype not in op.supported_backward_dtypes(device) or not op.supports_autograd:
         return
-    made = samples(op, dtype, limit, requires_grad=True)
+    made = samples(op, dtype, limit, device, requires_grad=True)
     layouts = {name: VARIANTS[name] for name in ("gaps", "transposed")}
     for number, args, kwargs in made:
         if any(tensor.requires_grad for tensor in tensors((args, kwargs))):
@@ -176,18 +176,18 @@ def backward(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
             yield Case("backward", f"backward {number} {name}", op.op, *rebuild((args, kwargs), change))
 
 
-def errors(op: Any, dtype: torch.dtype, limit: int) -> Iterator[Case]:
+def errors(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Case]:
     """Calls that the database says are wrong; with one dtype, since it chooses that itself."""
     if op.error_inputs_func is None or dtype is not torch.float32:
         return
     torch.manual_seed(0)
-    for number, error in enumerate(itertools.islice(op.error_inputs("cpu"), 12)):
+    for number, error in enumerate(itertools.islice(op.error_inputs(device), 12)):
         one = error.sample_input
-        if any(tensor.device.type != "cpu" for tensor in tensors((one.input, one.args, one.kwargs))):
+        if any(tensor.device.type != device for tensor in tensors((one.input, one.args, one.kwargs))):
             continue
         yield Case("error", f"error {number}", op.op, (one.input, *one.args), dict(one.kwargs))
 
 
-KINDS: dict[str, Callable[[Any, torch.dtype, int], Iterator[Case]]] = {
+KINDS: dict[str, Callable[[Any, torch.dtype, int, str], Iterator[Case]]] = {
     "forward": forward, "in-place": in_place, "out": out, "backward": backward, "error": errors,
 }  # fmt: skip

@@ -15,7 +15,7 @@ import re
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,13 +49,13 @@ def operators() -> dict[str, Any]:
     return {op.formatted_name: op for op in op_db}
 
 
-def rows() -> list[tuple[str, str]]:
-    """All (operator, dtype) that eager has on the CPU."""
+def rows(device: str = "cpu") -> list[tuple[str, str]]:
+    """All (operator, dtype) that eager has there."""
     return [
         (name, short)
         for name, op in sorted(operators().items())
         for short, dtype in DTYPES.items()
-        if op.supports_dtype(dtype, "cpu")
+        if op.supports_dtype(dtype, device)
     ]
 
 
@@ -166,7 +166,7 @@ def _cotangents(result: Any) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(7)
     ends = (leaf for leaf in tensors(result) if leaf.requires_grad)
     return [
-        torch.rand(end.shape, generator=generator, dtype=torch.float32).bfloat16().to(end.dtype)
+        torch.rand(end.shape, generator=generator, dtype=torch.float32).bfloat16().to(end.device, end.dtype)
         for end in ends
     ]
 
@@ -181,9 +181,18 @@ class Problem:
 
 
 class Row:
-    """Mutable: an operator in one dtype, being run."""
+    """Mutable: an operator in one dtype, being run. options: of the backend."""
 
-    def __init__(self, name: str, dtype: torch.dtype, limit: int, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        dtype: torch.dtype,
+        limit: int,
+        tell: Callable[[str], None],
+        device: str = "cpu",
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.device, self.options = device, options
         self.name, self.dtype, self.limit, self.tell = name, dtype, limit, tell
         self.op = operators()[name]
         self.values = self.op.name not in NO_VALUES
@@ -191,11 +200,11 @@ class Row:
         self.count: Counter[str] = Counter()
         self.seen: dict[str, Seen] = {}
 
-    def run(self) -> dict[str, Any]:
+    def run(self, kinds: Sequence[str] = tuple(KINDS)) -> dict[str, Any]:
         start = time.perf_counter()
         with _quietly():
-            for kind, cases in KINDS.items():
-                self.kind(kind, list(cases(self.op, self.dtype, self.limit)))
+            for kind in kinds:
+                self.kind(kind, list(KINDS[kind](self.op, self.dtype, self.limit, self.device)))
         return self.report(time.perf_counter() - start)
 
     def kind(self, kind: str, cases: list[Case]) -> None:
@@ -221,7 +230,7 @@ class Row:
     def compiled(self, cases: list[Case], backend: Any) -> list[Outcome]:
         tracer_core.reset()
         self.tell(", ".join(case.name for case in cases))
-        run = tracer_core.compile(program([case.function for case in cases]), backend=backend)
+        run = tracer_core.compile(program([case.function for case in cases]), backend=backend, options=self.options)
         return self.outcomes(run, cases)
 
     def outcomes(self, run: Any, cases: list[Case], change: Callable[[Any], Any] = copied) -> list[Outcome]:

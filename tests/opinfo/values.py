@@ -51,7 +51,7 @@ class Copier:
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, torch.Generator):
-            return torch.Generator().set_state(value.get_state())
+            return torch.Generator(value.device).set_state(value.get_state())
         if not isinstance(value, torch.Tensor):
             return value
         made = self.tensor(value.detach())
@@ -68,7 +68,7 @@ class Copier:
         key = storage._cdata
         if key not in self.storages:
             self.storages[key] = (value, storage.clone())
-        empty = torch.empty(0, dtype=value.dtype)
+        empty = torch.empty(0, dtype=value.dtype, device=value.device)
         return empty.set_(self.storages[key][1], value.storage_offset(), value.shape, value.stride())
 
 
@@ -96,7 +96,7 @@ def _noise(like: torch.Tensor, epsilon: float, generator: torch.Generator) -> to
         return torch.rand(like.shape, generator=generator, dtype=torch.float64) * 2 - 1
 
     found = torch.complex(part(), part()) if like.is_complex() else part()
-    return (1 + epsilon * found).to(like.dtype)
+    return (1 + epsilon * found).to(like.device, like.dtype)
 
 
 def nudged(value: Any, seed: int, epsilon: float) -> Any:
