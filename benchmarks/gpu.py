@@ -70,9 +70,7 @@ def _gpt2() -> tuple[Any, tuple[Any, ...]]:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(GPT2Config(use_cache=False)), (
-        torch.randint(0, 50000, (4, 512)),
-    )
+    return GPT2LMHeadModel(GPT2Config(use_cache=False)), (torch.randint(0, 50000, (4, 512)),)
 
 
 def _llama() -> tuple[Any, tuple[Any, ...]]:
@@ -154,6 +152,7 @@ def measure(row: str, compilers: list[str]) -> dict[str, dict[str, Any]]:
     build, training = ROWS[row]
     torch.manual_seed(0)
     function, inputs = build()
+    sys.stdin.readline()  # the device is somebody else's until then
     inputs = tuple(x.cuda() for x in inputs)
     parameters: list[Any] = []
     if isinstance(function, torch.nn.Module):
@@ -226,25 +225,51 @@ def _timed(step: Callable[[], Any], torch: Any) -> tuple[float, float]:
     return sorted(times)[count // 2] * 1e3, min(rows) * 1e3
 
 
-def in_process(row: str, compilers: list[str], seconds: float) -> dict[str, dict[str, Any]]:
-    """One row in a fresh process with empty caches."""
-    with tempfile.TemporaryDirectory() as folder:
+class Turn:
+    """A fresh process with empty caches for one row and one kind of compiler. It imports its libraries and builds the
+    model at once, on the CPU, and touches the device when `run` says so: the next one gets ready while one is timed."""
+
+    def __init__(self, row: str, compilers: list[str]) -> None:
+        self.row, self.compilers = row, compilers
+        self._folder = tempfile.TemporaryDirectory()
         environment = {
             **os.environ,
-            "TRITON_CACHE_DIR": f"{folder}/triton",
-            "TORCHINDUCTOR_CACHE_DIR": f"{folder}/t",
+            "TRITON_CACHE_DIR": f"{self._folder.name}/triton",
+            "TORCHINDUCTOR_CACHE_DIR": f"{self._folder.name}/t",
+            "TRACER_CACHE_DIR": os.environ.get("TRACER_CACHE_DIR", f"{self._folder.name}/tracer"),
         }
+        self._errors = open(f"{self._folder.name}/errors", "w+")  # noqa: SIM115
         command = [sys.executable, "-m", "benchmarks.gpu", "--one", row, *compilers]
+        self._process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def run(self, seconds: float) -> dict[str, dict[str, Any]]:
+        """What it measured; for what it did not, the problem."""
         try:
-            done = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=seconds
-            )
-            text, problem = done.stdout, done.stderr[-1500:]
-        except subprocess.TimeoutExpired as error:
-            text, problem = (error.stdout or b"").decode(), f"more than {seconds:.0f} s"
-    lines = [line for line in text.splitlines() if line.startswith("{")]
-    found: dict[str, dict[str, Any]] = json.loads(lines[-1]) if lines else {}
-    return {name: found.get(name, {"problem": problem}) for name in compilers}
+            text, late = self._process.communicate("go\n", timeout=max(seconds, 1))[0], ""
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            text, late = self._process.communicate()[0], f"more than {seconds:.0f} s"
+        self._errors.seek(0)
+        problem = late or self._errors.read()[-1500:]
+        self.close()
+        lines = [line for line in text.splitlines() if line.startswith("{")]
+        found: dict[str, dict[str, Any]] = json.loads(lines[-1]) if lines else {}
+        return {name: found.get(name, {"problem": problem}) for name in self.compilers}
+
+    def close(self) -> None:
+        """Ends the process and empties its caches."""
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+        self._folder.cleanup()
 
 
 def table(results: dict[str, dict[str, Any]], compilers: list[str]) -> str:
@@ -284,21 +309,25 @@ def main() -> None:
     stored = json.loads(out.read_text()) if out.exists() else {}
     results: dict[str, Any] = stored.get("rows", {})
     end = time.monotonic() + chosen.seconds
+    wanted = []
     for row in chosen.rows:
         for kind in dict.fromkeys(name.partition(":")[0] for name in chosen.compilers):
-            wanted = [
-                name
-                for name in chosen.compilers
-                if name.partition(":")[0] == kind and f"{row} @ {name}" not in results
-            ]
-            left = end - time.monotonic()
-            if not wanted or left < 15:
-                continue
-            for name, found in in_process(row, wanted, left).items():
-                results[f"{row} @ {name}"] = found
-                problem = found.get("problem")
-                print(row, name, found if problem is None else problem[-700:], flush=True)
-            out.write_text(json.dumps({"machine": machine(), "rows": results}, indent=1) + "\n")
+            names = [name for name in chosen.compilers if name.partition(":")[0] == kind]
+            names = [name for name in names if f"{row} @ {name}" not in results]
+            wanted += [(row, names)] if names else []
+    turns = [Turn(*one) for one in wanted[:1]]
+    for number in range(len(wanted)):
+        turn = turns[-1]
+        if end - time.monotonic() < 15:
+            break
+        turns += [Turn(*one) for one in wanted[number + 1 : number + 2]]
+        for name, found in turn.run(end - time.monotonic()).items():
+            results[f"{turn.row} @ {name}"] = found
+            problem = found.get("problem")
+            print(turn.row, name, found if problem is None else problem[-700:], flush=True)
+        out.write_text(json.dumps({"machine": machine(), "rows": results}, indent=1) + "\n")
+    for turn in turns:
+        turn.close()
     print(table(results, chosen.compilers))
 
 

@@ -286,7 +286,7 @@ def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 
 #: Releases whose FakeTensorMode has exactly the attributes that `_set_up` gives it.
-_LIGHT_FAKE_MODE = ("2.13.",)
+_LIGHT_FAKE_MODE = ("2.11.", "2.13.")
 
 
 def capture_mode(
@@ -515,10 +515,13 @@ def wrap_meta(mode: Any, meta: torch.Tensor, device: torch.device) -> Any:
         _fake_class(), meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
     )
     torch._C._set_throw_on_mutable_data_ptr(fake)
-    fake.__dict__.update(_FAKE_ATTRIBUTES, _fake_device=device, fake_mode=mode)
+    fake.__dict__.update(_FAKE_ATTRIBUTES, fake_mode=mode)
+    fake.__dict__[_DEVICE] = device
     return fake
 
 
+#: Where a fake keeps its device: `fake_device` became a property in torch 2.12.
+_DEVICE = "fake_device" if torch.__version__.startswith("2.11.") else "_fake_device"
 _MEMOS = ("nonzero_memo", "item_memo", "unique_memo", "unique_consecutive_memo", "nested_int_memo")
 _FAKE_ATTRIBUTES: dict[str, Any] = {
     **dict.fromkeys(("constant", "pytype", "dispatch_keys", "real_tensor")),

@@ -207,9 +207,9 @@ def _one_device(mode: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         for one in tensors:
             if not torch_private.is_plain_fake(one, mode) or one.dtype not in _DTYPES:
                 return None
-            if device is not None and one._fake_device != device:
+            if device is not None and one.fake_device != device:
                 return None
-            device = one._fake_device
+            device = one.fake_device
     return device
 
 
@@ -225,7 +225,7 @@ def _key(mode: Any, value: Any, tensors: list[Any]) -> Any:
     if not torch_private.is_plain_fake(value, mode) or value.dtype not in _DTYPES:
         raise _Unknown
     tensors.append(value)
-    return value.shape, value.stride(), value.dtype, value._fake_device
+    return value.shape, value.stride(), value.dtype, value.fake_device
 
 
 def _facts_of(mode: Any, result: Any, inputs: list[Any]) -> tuple[type, tuple[_Facts, ...]] | None:
@@ -242,7 +242,7 @@ def _facts_of(mode: Any, result: Any, inputs: list[Any]) -> tuple[type, tuple[_F
         if storage in seen:
             return None
         seen.add(storage)
-        facts.append((part.shape, part.stride(), part.dtype, part._fake_device))
+        facts.append((part.shape, part.stride(), part.dtype, part.fake_device))
     return kind, tuple(facts)
 
 

@@ -29,14 +29,14 @@ def batch_norm(*args: Any) -> Any:
         return None
     if any(other.shape != (value.shape[1],) for other in others):
         return None
-    device = value._fake_device
+    device = value.fake_device
     empty = (torch.Size([0]), (1,), value.dtype, device)
     return tuple, ((value.shape, value.stride(), value.dtype, device), empty, empty)
 
 
 def batch_norm_below(*args: Any) -> Any:
     """The operator that lowering makes of it, on the CPU."""
-    if len(args) != 7 or args[0]._fake_device.type != "cpu":
+    if len(args) != 7 or args[0].fake_device.type != "cpu":
         return None
     return batch_norm(*args[:5], False, *args[5:])
 
@@ -63,7 +63,7 @@ def _with_vectors_of_channels(value: Any, *vectors: Any) -> Any:
         return None
     if any(o is not None and (o.dtype is not value.dtype or o.shape != (value.shape[1],)) for o in vectors):
         return None
-    device = value._fake_device
+    device = value.fake_device
     channels = (torch.Size([value.shape[1]]), (1,), value.dtype, device)
     return tuple, ((value.shape, value.stride(), value.dtype, device), channels, channels)
 
@@ -80,7 +80,7 @@ def by_element(*args: Any) -> Any:
     if any(one.dtype is not first.dtype for one in tensors):
         return None
     found = _combined(tensors)
-    return None if found is None else (torch.Tensor, ((*found, first.dtype, first._fake_device),))
+    return None if found is None else (torch.Tensor, ((*found, first.dtype, first.fake_device),))
 
 
 def _combined(tensors: list[Any]) -> tuple[torch.Size, tuple[int, ...]] | None:
@@ -128,7 +128,7 @@ def choice(test: Any, one: Any, other: Any) -> Any:
         return None
     if any(value.dim() > 0 and (value.shape != test.shape or not _dense(value)) for value in (one, other)):
         return None
-    return torch.Tensor, ((test.shape, test.stride(), one.dtype, test._fake_device),)
+    return torch.Tensor, ((test.shape, test.stride(), one.dtype, test.fake_device),)
 
 
 def batch_norm_gradient(*args: Any) -> Any:
@@ -156,7 +156,7 @@ def cat(parts: Any, dim: int = 0) -> Any:
     shape = [*first.shape]
     shape[dim] = sum(one.shape[dim] for one in parts)
     steps = tuple(math.prod(shape[k + 1 :]) for k in range(rank))
-    return torch.Tensor, ((torch.Size(shape), steps, first.dtype, first._fake_device),)
+    return torch.Tensor, ((torch.Size(shape), steps, first.dtype, first.fake_device),)
 
 
 def stack(parts: Any, dim: int = 0) -> Any:
@@ -170,7 +170,7 @@ def stack(parts: Any, dim: int = 0) -> Any:
     shape = [*first.shape]
     shape.insert(dim % rank, len(parts))
     steps = tuple(math.prod(shape[k + 1 :]) for k in range(rank))
-    return torch.Tensor, ((torch.Size(shape), steps, first.dtype, first._fake_device),)
+    return torch.Tensor, ((torch.Size(shape), steps, first.dtype, first.fake_device),)
 
 
 def _dense(value: Any, least: int = 1) -> bool:
@@ -214,11 +214,11 @@ def convolution(*args: Any) -> Any:
     if min(shape) < 1 or shape[1] == 1 or math.prod(sizes) == 1 or min(value.shape) < 1:
         return None
     # Asking which library computes it imports torch.distributed.tensor; on the CPU none chooses channels last by itself.
-    plain = value._fake_device.type == "cpu" and _dense(value) and _dense(weight)
+    plain = value.fake_device.type == "cpu" and _dense(value) and _dense(weight)
     if not plain and torch_private.convolution_format(*args) is not torch.contiguous_format:
         return None
     steps = tuple(math.prod(shape[i + 1 :]) for i in range(dims + 2))
-    return torch.Tensor, ((torch.Size(shape), steps, value.dtype, value._fake_device),)
+    return torch.Tensor, ((torch.Size(shape), steps, value.dtype, value.fake_device),)
 
 
 def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | None:

@@ -1,6 +1,7 @@
 """Convolution: an operator call.
 
-In: graph nodes. Out: extern nodes. What always holds: operands have the strides that eager would see.
+In: graph nodes. Out: extern nodes. What always holds: operands have the strides that eager would see, or are
+channels-last, as the result then is.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ from typing import Any
 import torch
 
 from inductor_backend.loop_ir.views import Ref
-from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
 
 
 @lower(aten.convolution.default)
 def convolution(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, *rest: Any) -> Ref:
-    """Operands keep the strides that eager would see: they decide which layout the operator returns."""
+    """Operands keep the strides that eager would see (they decide which layout the operator returns), unless the graph's
+    images are channels-last."""
+    if ctx.node in ctx.last:
+        images = [ctx.strided(ref, last_strides(ref.sizes)) for ref in (x, weight)]
+        offset = None if bias is None else ctx.strided(bias)
+        return ctx.extern(ctx.node.target, [*images, offset, *rest], strides=ctx.strides())
     fakes = [
         argument.meta["val"] if isinstance(argument, torch.fx.Node) else None
         for argument in ctx.node.args[:3]

@@ -40,7 +40,7 @@ from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, same_s
 from inductor_backend.size_vars import SizeVars
 from inductor_backend.supports import tensors_of
 from inductor_backend.target import target_of
-from tracer_core.plugin_api import BackendError, CompileSpec
+from tracer_core.plugin_api import BackendError, CompileSpec, Phase
 
 #: Modules of lowerings whose loops run in order, which Triton's kernels do not.
 ORDERED = frozenset({"inductor_backend.lowering.scan", "inductor_backend.lowering.scatter"})
@@ -75,6 +75,7 @@ class GraphLowering:
         self.env: dict[torch.fx.Node, Any] = {}
         self.mutated: set[str] = set()
         self.in_place = in_place_writes(gm.graph)
+        self.inference = spec.phase is Phase.INFERENCE
         self.sums = {} if self.target.triton else sums_of_gradients(gm.graph)  # they add in order
 
     def run(self) -> Program:
@@ -86,7 +87,8 @@ class GraphLowering:
             "output": self.output,
         }
         self.ctx.chains = find_chains(self.gm.graph)
-        self.ctx.last = channels_last_nodes(self.gm.graph)
+        if not self.target.triton or self.inference:
+            self.ctx.last = channels_last_nodes(self.gm.graph, self.target.triton)
         for node in self.gm.graph.nodes:
             step = dispatch.get(node.op)
             if step is None:

@@ -1,0 +1,122 @@
+"""Graphs of convolutions on GPUs keep their images channels-last inside; run by Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+pytest.importorskip("triton")
+
+from inductor_backend.lowering import image_layout
+from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.target import interpreted
+from tests.inductor.compiling import clones, compiled, flat, tolerance
+from tests.inductor.test_operators import R
+
+pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+
+
+def block(x, w1, w2, shortcut, scale, shift):
+    y = F.relu(F.conv2d(x, w1, padding=1) * scale[:, None, None] + shift[:, None, None])
+    y = F.conv2d(y, w2, stride=2, padding=1)
+    return F.relu(y + F.conv2d(x, shortcut, stride=2))
+
+
+def stem(x, w, head):
+    y = F.max_pool2d(F.relu(F.conv2d(x, w, stride=2, padding=3)), 3, 2, 1)
+    return F.adaptive_avg_pool2d(y, 1).flatten(1) @ head
+
+
+def growing(x, w1, w2):
+    y = torch.cat([x, F.conv2d(x, w1, padding=1)], 1)
+    return torch.cat([y, F.conv2d(y.sigmoid(), w2, padding=1)], 1)
+
+
+def several_outputs(x, w):
+    y = F.conv2d(x, w, padding=1)
+    return y, y.relu(), y.view(y.shape[0], -1), y.permute(0, 2, 3, 1).contiguous(), y[:, :3]
+
+
+def gated(x, w, down, up):
+    y = F.conv2d(x, w, padding=1)
+    gate = F.conv2d(F.conv2d(y.mean((2, 3), keepdim=True), down).relu(), up).sigmoid()
+    return y * gate
+
+
+PROGRAMS = {
+    "block": (block, (R(2, 16, 8, 8), R(32, 16, 3, 3), R(32, 32, 3, 3), R(32, 16, 1, 1), R(32), R(32))),
+    "stem": (stem, (R(2, 16, 17, 17), R(24, 16, 7, 7), R(24, 5))),
+    "growing": (growing, (R(1, 16, 6, 6), R(16, 16, 3, 3), R(16, 32, 3, 3))),
+    "several outputs": (several_outputs, (R(2, 16, 5, 7), R(16, 16, 3, 3))),
+    "gated": (gated, (R(2, 16, 6, 6), R(32, 16, 3, 3), R(16, 32, 1, 1), R(32, 16, 1, 1))),
+    "given channels-last": (
+        block,
+        (
+            R(2, 16, 8, 8).to(memory_format=torch.channels_last), R(32, 16, 3, 3), R(32, 32, 3, 3), R(32, 16, 1, 1),
+            R(32), R(32),
+        ),
+    ),
+    "one pixel": (block, (R(1, 16, 1, 1), R(32, 16, 3, 3), R(32, 32, 3, 3), R(32, 16, 1, 1), R(32), R(32))),
+    "a slice": (lambda x, w: F.conv2d(x[:, ::2], w), (R(2, 32, 5, 5), R(16, 16, 3, 3))),
+}  # fmt: skip
+
+
+def run(fn, inputs, dynamic=False):
+    before = clones(inputs)
+    expected = flat(fn(*before))
+    with interpreted():
+        made = compiled(fn, *inputs, dynamic=dynamic)
+    for _ in range(2):
+        for ours, eager in zip(made(*clones(inputs)), expected, strict=True):
+            assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride())
+            torch.testing.assert_close(ours, eager, **tolerance(eager.dtype))
+    return made
+
+
+def convolutions(made):
+    """Layouts of images, weights and results of the program's convolutions."""
+    program = made.compilation.program
+    found = [node for node in program.nodes if getattr(node, "target", None) is torch.ops.aten.convolution.default]
+    return [(*(one.layout.strides for one in node.args[:2]), program.buffers[node.outputs[0]].layout.strides) for node in found]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_eagers_values_and_strides(name, dynamic):
+    fn, inputs = PROGRAMS[name]
+    made = run(fn, inputs, dynamic and name != "one pixel")
+    for layouts in convolutions(made):
+        assert all(strides[1] == 1 for strides in layouts)  # channels are innermost
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(dtype):
+    fn, inputs = PROGRAMS["block"]
+    image, *parameters = inputs
+    run(fn, (image.to(dtype), *((0.05 * x).to(dtype) for x in parameters)))
+
+
+def test_what_tensor_cores_do_not_do_stays(monkeypatch):
+    """Grouped convolutions, few channels, and float32 where torch does not allow TF32."""
+    made = run(lambda x, w: F.conv2d(x, w, groups=16, padding=1), (R(1, 16, 6, 6), R(16, 1, 3, 3)))
+    assert convolutions(made)[0][0][1] == 36
+    made = run(lambda x, w: F.conv2d(x, w), (R(1, 3, 6, 6), R(8, 3, 3, 3)))
+    assert convolutions(made)[0][0][1] == 36
+    monkeypatch.setattr(image_layout, "tf32_allowed", lambda convolution: False)
+    made = run(*PROGRAMS["block"])
+    assert convolutions(made)[0][0][1] == 64
+    made = run(lambda x, w: F.conv_transpose2d(x, w), (R(1, 16, 6, 6), R(16, 16, 3, 3)))
+    assert convolutions(made)[0][0][1] == 36
+
+
+def test_a_small_network():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3),
+        nn.BatchNorm2d(32), nn.SiLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, 4),
+    ).eval()  # fmt: skip
+    with torch.no_grad():
+        made = run(lambda x, *parameters: model(x), (R(2, 3, 12, 12), *model.parameters()))
+    assert len(convolutions(made)) == 2
