@@ -384,3 +384,37 @@ def test_dead_tensors_and_numbers_are_let_go():
     runner(X)
     states = [len(key[0].locals) for key in runner._segments]
     assert states == [2, 1]  # x and n; z
+
+
+class Kept:
+    """What a launch gives, which a cache of the library keeps."""
+
+
+class Launcher:
+    def __init__(self):
+        self.kept = Kept()
+
+    @tracer_core.disable
+    def run(self, *args):
+        return self.kept
+
+    def __getitem__(self, grid):
+        return lambda *args: self.run(*args)
+
+
+LAUNCHER = Launcher()
+
+
+def test_what_only_our_caches_watch_is_dropped_without_a_break():
+    """Guards and caches of segments hold weak references, which no program sees."""
+
+    def f(x):
+        y = x * 2
+        LAUNCHER[1](y)
+        return y + 1
+
+    fast = tracer_core.compile(f, backend="eager")
+    for _ in range(3):
+        torch.testing.assert_close(fast(X), X * 2 + 1)
+    assert weakref.getweakrefcount(LAUNCHER.kept)  # ours
+    assert len(tracer_core.explain(f)(X).breaks) == 1

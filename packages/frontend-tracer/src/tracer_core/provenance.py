@@ -23,6 +23,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind, TensorFacts
 from tracer_core.guards.layout import HEAP_TYPE
+from tracer_core.guards.own_reference import is_watched
 from tracer_core.numpy_types import CYTHON
 from tracer_core.segments.breaks import Break
 from tracer_core.source import Source, Sources
@@ -79,7 +80,7 @@ def end_is_seen(value: Any) -> bool:
         return False
     return (
         any("__del__" in owner.__dict__ for owner in type(value).__mro__)
-        or weakref.getweakrefcount(value) > 0
+        or is_watched(value)
     )
 
 
@@ -93,7 +94,7 @@ def kept_when_dead(value: Any) -> bool:
     watches it, or may do so later through a reference of their own."""
     if not can_be_watched(value):
         return end_is_seen(value)
-    return bool(type(value).__flags__ & HEAP_TYPE) or weakref.getweakrefcount(value) > 0 or end_is_seen(value)
+    return bool(type(value).__flags__ & HEAP_TYPE) or is_watched(value) or end_is_seen(value)
 
 
 def _is_bound(receiver: Any) -> bool:

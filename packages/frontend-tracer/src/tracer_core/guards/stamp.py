@@ -11,13 +11,13 @@ memory too (`words`), which are compared by the C helper or by one gather of tor
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from tracer_core.guards.gather_check import GatherCheck
 from tracer_core.guards.layout import Layout, layout
 from tracer_core.guards.native_check import native_check
+from tracer_core.guards.own_reference import OwnReference
 from tracer_core.guards.words import Checked, Words
 
 __all__ = ["Checked", "Stamp", "Stamps"]
@@ -101,7 +101,7 @@ class Stamps:
 
         for root in roots:
             # What takes no weak references lives as long as the stamp.
-            stamp.references.append(weakref.ref(root, forget) if type(root).__weakrefoffset__ else root)
+            stamp.references.append(OwnReference(root, forget) if type(root).__weakrefoffset__ else root)
         stamps[key] = stamp
 
     def _note(self, stamp: Stamp) -> None:

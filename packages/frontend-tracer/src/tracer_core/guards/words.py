@@ -34,6 +34,7 @@ from tracer_core.guards.layout import (
     tensor_words,
     word,
 )  # fmt: skip
+from tracer_core.guards.own_reference import OwnReference
 
 _PLAIN_DICTS = (dict, collections.OrderedDict)
 _ABSENT: Any = object()
@@ -179,7 +180,7 @@ class Words:
                 self.depths[0].append(slot)
                 return
             if id(owner) in self._roots:
-                probe = partial(_attribute_of, weakref.ref(owner), name)
+                probe = partial(_attribute_of, OwnReference(owner), name)
         self.probes.append((probe, probe()))
 
     def _slot_of(self, owner: Any, name: str) -> int | None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracer_core.guards.own_reference import OwnReference
 from tracer_core.segments.emit import DIRECT_ROOTS
 from tracer_core.segments.segment import MISS
 
@@ -173,7 +174,7 @@ class Segment:
         obj = state[self._at]
         found = self._roots.get(id(obj))
         if found is None and _has_identity(obj):
-            found = self._roots[id(obj)] = Root(weakref.ref(obj, self._forgetter(id(obj))))
+            found = self._roots[id(obj)] = Root(OwnReference(obj, self._forgetter(id(obj))))
         return found
 
     def _forgetter(self, key: int) -> Callable[[Any], None]:
