@@ -25,6 +25,7 @@ from inductor_backend.externs.table import Choice
 from inductor_backend.freezing.known import with_known_tensors
 from inductor_backend.freezing.per_call import with_own_convolutions
 from inductor_backend.freezing.prepared import FrozenRunner, freeze
+from inductor_backend.gpu_alignment import with_aligned_products
 from inductor_backend.loop_ir import printer, verify
 from inductor_backend.loop_ir.nodes import BufferKind, Program
 from inductor_backend.lowering.graph import GraphLowering
@@ -336,7 +337,7 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         if c.target.triton:
             raise BackendError("inductor", "freeze", "freeze=True is not built for graphs on CUDA devices")
         return _compile_frozen(gm, spec)
-    c.gm = _with_own_convolutions(gm, spec)
+    c.gm = with_aligned_products(gm) if c.target.triton else _with_own_convolutions(gm, spec)
     if not c.target.triton:
         early_builds.start_lowered(c.gm.graph.nodes)
     runner = run_stages(c).runner
@@ -347,9 +348,7 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
 
 
 def _with_own_convolutions(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
-    if target_of(gm.graph).triton or not gm.graph.find_nodes(
-        op="call_function", target=torch.ops.aten.convolution.default
-    ):
+    if not gm.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default):
         return gm
     return with_own_convolutions(gm, spec)
 

@@ -26,6 +26,7 @@ from inductor_backend.externs.table import (
 )
 from inductor_backend.freezing.per_call import pays
 from inductor_backend.freezing.rewrite import hint
+from inductor_backend.runtime import triton_build
 
 aten = torch.ops.aten
 
@@ -38,6 +39,10 @@ DRAWS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "bernoulli"
 
 def start(captured: torch.fx.GraphModule) -> None:
     """Starts building what the graph will need."""
+    given = (node.meta.get("val") for node in captured.graph.find_nodes(op="placeholder"))
+    if any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in given):
+        triton_build.warm_up()
+        return
     grad = torch.is_grad_enabled()
     native.prepare(
         name

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from inductor_backend.runtime.triton_interpreter import interpreting
-from tracer_core.plugin_api import BackendError
+from tracer_core.plugin_api import BackendError, logger
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,47 @@ def load_what_compiles(kernels: Sequence[Kernel], device: torch.device) -> list[
 
 
 def _load(result: Any, kernel: Kernel, device: torch.device) -> LoadedKernel:
-    """On the current device."""
-    result._init_handles()
-    metadata = result.metadata
+    """On the current device. Triton's own loading would also build a launcher in C for each signature, 0.2 seconds each;
+    `cuda_launch` launches ours."""
+    from triton.runtime import driver  # heavy: triton
+
+    metadata, utils = result.metadata, driver.active.utils
     if getattr(metadata, "global_scratch_size", 0):
         raise BackendError("inductor", "build", f"kernel {kernel.name} asks for global scratch memory")
-    return LoadedKernel(kernel, device, result.function, metadata.num_warps * 32, metadata.shared, result)
+    number = torch.cuda.current_device() if device.index is None else device.index
+    most = utils.get_device_properties(number)["max_shared_mem"]
+    if metadata.shared > most:
+        detail = f"kernel {kernel.name} needs {metadata.shared} bytes of shared memory, {device} has {most}"
+        raise BackendError("inductor", "build", detail)
+    _, function, *facts = utils.load_binary(result.name, result.kernel, metadata.shared, number)
+    threads = metadata.num_warps * 32
+    if len(facts) > 2 and threads > facts[2]:  # registers, spills, most threads
+        detail = f"kernel {kernel.name} has {threads} threads, its registers allow {facts[2]}"
+        raise BackendError("inductor", "build", detail)
+    return LoadedKernel(kernel, device, function, threads, metadata.shared, result)
+
+
+@functools.cache
+def warm_up() -> None:
+    """Starts, on a thread, what every first kernel of a process waits for: imports, Triton's hash of itself, its driver
+    and our launcher."""
+    threading.Thread(target=_warm_up, name="triton-warm-up", daemon=True).start()
+
+
+def _warm_up() -> None:
+    from inductor_backend.runtime import cuda_launch  # imports this module
+
+    waiting = [_pool().submit(cuda_launch.library)]
+    try:
+        from triton.runtime import cache  # heavy: triton
+
+        if hasattr(cache, "triton_key"):
+            waiting.append(_pool().submit(cache.triton_key))
+        _active_target()
+        for one in waiting:
+            one.result()
+    except Exception as error:  # told where the kernel is built
+        logger().debug("warming up Triton: %s: %s", type(error).__name__, error)
 
 
 def _active_target() -> Any:

@@ -1,0 +1,73 @@
+"""Products whose rows do not begin at multiples of 16 bytes are padded on GPUs; run by Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+pytest.importorskip("triton")
+
+from inductor_backend import gpu_alignment
+from inductor_backend.compile_graph import run_stages, start
+from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.target import interpreted
+from tests.inductor.compiling import clones, compiled, flat, tolerance
+from tests.inductor.test_operators import R
+
+pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+
+
+@pytest.fixture(autouse=True)
+def small_ones_too(monkeypatch):
+    monkeypatch.setattr(gpu_alignment, "WORK_OF_A_BYTE", 0)
+    monkeypatch.setattr(gpu_alignment, "tf32_allowed", lambda convolution: True)
+
+
+def run(fn, *inputs):
+    """The sizes of the operands of each product that is run."""
+    before = clones(inputs)
+    expected = flat(fn(*before))
+    with interpreted():
+        made = compiled(fn, *inputs, until="lower")
+        gm = gpu_alignment.with_aligned_products(made.lowered.graph)
+        made.compilation = run_stages(start(gm, made.lowered.spec))
+    for _ in range(2):
+        for ours, eager in zip(made(*clones(inputs)), expected, strict=True):
+            assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride())
+            torch.testing.assert_close(ours, eager, **tolerance(eager.dtype), equal_nan=True)
+    products = [node for node in made.compilation.program.nodes if "mm" in str(getattr(node, "target", ""))]
+    return [tuple(one.layout.sizes for one in node.args[-2:]) for node in products]
+
+
+CASES = {
+    "head": (lambda x, w: F.linear(x, w), (R(6, 16), R(13, 16)), [((6, 16), (16, 16))]),
+    "head with bias": (lambda x, w, b: F.linear(x, w, b).relu(), (R(6, 16), R(13, 16), R(13)), [((6, 16), (16, 16))]),
+    "its gradient": (lambda g, w: g @ w, (R(6, 13), R(13, 16)), [((6, 16), (16, 16))]),
+    "its weight's gradient": (lambda g, x: g.t() @ x, (R(6, 13), R(6, 16)), [((16, 6), (6, 16))]),
+    "all": (lambda a, b: a @ b, (R(5, 7), R(7, 9)), [((5, 8), (8, 12))]),
+    "turned": (lambda a, b: a.t() @ b.t(), (R(7, 5), R(9, 7)), [((8, 8), (8, 12))]),
+    "half": (lambda x, w: F.linear(x, w), (R(6, 16).bfloat16(), R(12, 16).bfloat16()), [((6, 16), (16, 16))]),
+    "aligned": (lambda x, w: F.linear(x, w), (R(6, 16), R(12, 16)), [((6, 16), (16, 12))]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_padded_products_give_what_eager_gives(name):
+    fn, inputs, sizes = CASES[name]
+    assert run(fn, *inputs) == sizes
+
+
+def test_only_where_it_pays(monkeypatch):
+    monkeypatch.setattr(gpu_alignment, "WORK_OF_A_BYTE", 200)
+    assert run(*CASES["head"][:1], *CASES["head"][1]) == [((6, 16), (16, 13))]
+    monkeypatch.setattr(gpu_alignment, "WORK_OF_A_BYTE", 0)
+    monkeypatch.setattr(gpu_alignment, "tf32_allowed", lambda convolution: False)
+    assert run(*CASES["head"][:1], *CASES["head"][1]) == [((6, 16), (16, 13))]
+
+
+def test_nan_in_the_last_row_stays_where_it_is():
+    x, w = R(6, 13), R(13, 16)
+    x[2, 12] = float("nan")
+    w[12, 3] = float("inf")
+    run(lambda a, b: a @ b, x, w)
