@@ -163,11 +163,17 @@ class ResultForm:
         dims = [_one if dim in result.zero_strides else size for dim, size in enumerate(self._shape)]
         order = result.order
         self._dims = dims if order is None else [dims[dim] for dim in order]
+        # of sizes that are numbers: made once
+        static = all(isinstance(size, int) for size in result.shape)
+        self._known = tuple(size(()) for size in self._dims) if static else None
         self._inverse = None if order is None else sorted(range(len(order)), key=order.__getitem__)
 
     def allocate(self, inputs: Sequence[Any], device: torch.device) -> torch.Tensor:
         """A fresh contiguous tensor of the shape that the engine writes."""
-        return torch.empty([size(inputs) for size in self._dims], dtype=self.dtype, device=device)
+        sizes = self._known
+        if sizes is None:
+            sizes = tuple([size(inputs) for size in self._dims])
+        return torch.empty(sizes, dtype=self.dtype, device=device)
 
     def finish(self, buffer: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
         """The result: a view of its buffer where it can be one."""

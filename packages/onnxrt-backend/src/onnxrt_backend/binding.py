@@ -17,16 +17,19 @@ from typing import Any
 import torch
 
 from onnxrt_backend.export import Exported
-from onnxrt_backend.torch_private import element_type
+from onnxrt_backend.torch_private import element_type, raw_binding, raw_device
 from tracer_core.plugin_api import CompileSpec
 
 
 class Binding:
-    """An IOBinding and the addresses it holds (mutable)."""
+    """An IOBinding and what it holds (mutable). bound: address and shape of each input, in the order of the runner's."""
 
-    def __init__(self, session: Any) -> None:
-        self.io = session.io_binding()
-        self.bound: dict[str, tuple[int, tuple[int, ...]]] = {}
+    __slots__ = ("bound", "input", "output", "run")
+
+    def __init__(self, session: Any, n_inputs: int) -> None:
+        raw, self.run = raw_binding(session)
+        self.input, self.output = raw.bind_input, raw.bind_output
+        self.bound: list[tuple[int, Any] | None] = [None] * n_inputs
 
 
 class BoundSession:
@@ -41,30 +44,32 @@ class BoundSession:
     ) -> None:
         self._session = session
         self._device = spec.device
-        self._place = (spec.device.type, spec.device.index or 0)
-        self._held = held
+        self._place = raw_device(spec.device.type, spec.device.index or 0)
         self._inputs = [
-            (index, name, element_type(dtype)) for index, name, dtype in exported.graph.inputs if name not in frozen
+            (place, index, name, element_type(dtype))
+            for place, (index, name, dtype) in enumerate(one for one in exported.graph.inputs if one[1] not in frozen)
         ]
         self._forms = exported.graph.forms(spec)
-        self._outputs = [(form.name, element_type(form.dtype)) for form in self._forms]
+        self._outputs = [(form, form.name, element_type(form.dtype)) for form in self._forms]
         self._finish = exported.graph.finish
         self._idle: deque[Binding] = deque()
-        self._nowhere = torch.empty(
-            1, device=spec.device
-        )  # ONNX Runtime wants an address even for no elements
+        nowhere = torch.empty(1, device=spec.device)
+        self._held = (held, nowhere)
+        self._nowhere = nowhere.data_ptr()  # ONNX Runtime wants an address even for no elements
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         try:
             binding = self._idle.pop()
         except IndexError:
-            binding = Binding(self._session)
+            binding = Binding(self._session, len(self._inputs))
         kept = self._bind_inputs(binding, inputs)
-        buffers = [form.allocate(inputs, self._device) for form in self._forms]
-        for (name, kind), buffer in zip(self._outputs, buffers, strict=True):
-            address = buffer.data_ptr() or self._nowhere.data_ptr()
-            binding.io.bind_output(name, *self._place, kind, tuple(buffer.shape), address)
-        self._session.run_with_iobinding(binding.io)
+        device, place, bind = self._device, self._place, binding.output
+        buffers = []
+        for form, name, kind in self._outputs:
+            buffer = form.allocate(inputs, device)
+            bind(name, place, kind, buffer.shape, buffer.data_ptr() or self._nowhere)
+            buffers.append(buffer)
+        binding.run()
         del kept
         self._idle.append(binding)
         outputs: Sequence[Any] = self._finish(self._forms, buffers, inputs)
@@ -73,15 +78,16 @@ class BoundSession:
     def _bind_inputs(self, binding: Binding, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """Binds what changed since this binding was used last; gives the tensors that must stay alive."""
         kept = []
-        for index, name, kind in self._inputs:
+        bound = binding.bound
+        for place, index, name, kind in self._inputs:
             value = inputs[index]
             if not isinstance(value, torch.Tensor):
                 value = torch.tensor(value)
             if not value.is_contiguous():
                 value = value.contiguous()
             kept.append(value)
-            key = (value.data_ptr() or self._nowhere.data_ptr(), tuple(value.shape))
-            if binding.bound.get(name) != key:
-                binding.io.bind_input(name, *self._place, kind, key[1], key[0])
-                binding.bound[name] = key
+            key = (value.data_ptr() or self._nowhere, value.shape)
+            if bound[place] != key:
+                binding.input(name, self._place, kind, key[1], key[0])
+                bound[place] = key
         return kept

@@ -1,15 +1,17 @@
 """The one door to names that torch and onnxruntime do not promise to keep.
 
 Out: `translate`, an fx graph of ATen operators as an ONNX model, and the exporter's table of operators. It is
-torch.onnx's own translator, entered below torch.export: the graph is exported already.
+torch.onnx's own translator, entered below torch.export: the graph is exported already. `raw_*`: what ONNX Runtime's
+Python classes call, without their work of every call (a new device object, checks for WebGPU).
 
-Tried on torch 2.13.0 with onnxscript 0.7.2.
+Tried on torch 2.13.0 with onnxscript 0.7.2 and onnxruntime 1.31.1.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -58,3 +60,21 @@ def translate(graph: torch.fx.Graph, name: str) -> bytes:
     # ONNX Runtime lays out pools in blocks, and fuses what is round them, only where nothing but the maxima is made.
     common.RemoveUnusedNodesPass()(model)
     return bytes(ir.to_proto(model).SerializeToString())
+
+
+def raw_device(kind: str, index: int) -> Any:
+    """A device as `raw_binding` takes it."""
+    from onnxruntime.capi.onnxruntime_inference_collection import OrtDevice
+
+    return OrtDevice.make(kind, index)._get_c_device()
+
+
+def raw_binding(session: Any) -> tuple[Any, Callable[[], Any]]:
+    """(an IOBinding of a session: bind_input and bind_output take a name, a `raw_device`, an element type, a shape and
+    an address; a function that runs the session on what is bound)."""
+    public = session.io_binding()
+    raw, inner = public._iobinding, session._sess
+    captures = getattr(inner, "is_webgpu_graph_capture_enabled", None)
+    if captures is not None and captures():
+        return raw, functools.partial(session.run_with_iobinding, public)
+    return raw, functools.partial(inner.run_with_iobinding, raw, None)

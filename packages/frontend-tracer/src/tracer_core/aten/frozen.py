@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from tracer_core.errors import BackendError
+from tracer_core.guards.constant_check import watch_constants
 from tracer_core.plugin_api import Backend, CompileSpec, Phase, Role, Runner
 from tracer_core.released import ReleasedParameter, can_release, release
 
@@ -99,26 +100,38 @@ def release_originals(options: Any) -> int:
 
 class State:
     """Parameters, and the runner that was made for them. ids, versions, pointers: what must not change. The tensors
-    are held, not watched: torch refuses to swap tensors that have weak references."""
+    are held, not watched: torch refuses to swap tensors that have weak references. hold(inputs): true only if they are
+    as they were, quickly; `holds` decides where it is not. run: made by prepare(tensors), after what must not change
+    was noted, so that writes meanwhile are seen."""
 
-    __slots__ = ("ids", "pointers", "released", "run", "tensors", "versions", "watched")
+    __slots__ = ("_spec", "hold", "ids", "pointers", "released", "run", "tensors", "versions", "watched")
 
-    def __init__(self, tensors: Sequence[torch.Tensor], run: Runner) -> None:
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        spec: CompileSpec,
+        prepare: Callable[[Sequence[torch.Tensor]], Runner],
+    ) -> None:
+        self._spec = spec
         self.ids = list(map(id, tensors))
-        self.versions = versions(tensors)
-        self.pointers = [tensor.data_ptr() for tensor in tensors]
         self.tensors = list(tensors)
-        self.run = run
         self.released = False
-        self.watched = list(range(len(tensors)))
+        self._note(range(len(tensors)))
+        self.run = prepare(tensors)
+
+    def _note(self, watched: Sequence[int]) -> None:
+        """These of the tensors must stay as they are, and all of them must be the same objects."""
+        self.watched = watched
+        self.hold = watch_constants(self.tensors, self._spec.constants, len(self._spec.inputs), watched)
+        kept = [self.tensors[k] for k in watched]
+        self.versions = versions(kept)
+        self.pointers = [tensor.data_ptr() for tensor in kept]
 
     def note_released(self) -> None:
         """Some of the tensors may have lost their memory: it is not looked at any more."""
-        self.watched = [k for k, tensor in enumerate(self.tensors) if type(tensor) is not ReleasedParameter]
-        self.released = len(self.watched) < len(self.tensors)
-        kept = [self.tensors[k] for k in self.watched]
-        self.versions = versions(kept)
-        self.pointers = [tensor.data_ptr() for tensor in kept]
+        watched = [k for k, tensor in enumerate(self.tensors) if type(tensor) is not ReleasedParameter]
+        self.released = len(watched) < len(self.tensors)
+        self._note(watched)
 
     def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether they are as they were."""
@@ -166,10 +179,11 @@ class Frozen:
         _instances.add(self)
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        tensors = self._pick(inputs)
         state = self._last
-        if state is None or not state.holds(tensors):
-            state = self._state_of(tensors)
+        if state is None or not state.hold(inputs):
+            tensors = self._pick(inputs)
+            if state is None or not state.holds(tensors):
+                state = self._state_of(tensors)
         return state.run(inputs)
 
     def states(self) -> list[State]:
@@ -199,7 +213,5 @@ class Frozen:
             return state
 
     def _prepared(self, tensors: Sequence[torch.Tensor]) -> State:
-        versions(tensors)
         with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
-            run = self.compiled.prepare(tensors)
-        return State(tensors, run)
+            return State(tensors, self.spec, self.compiled.prepare)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tracer_core.guards.layout import INLINE_DIMS, KIND_WORDS, Layout, layout, word
-from tracer_core.guards.native_check import helper
+from tracer_core.guards.c_helper import helper
 
 _KNOWN = 4 + 2 * INLINE_DIMS
 #: How often other tensors are learnt before the guards are left to themselves.
