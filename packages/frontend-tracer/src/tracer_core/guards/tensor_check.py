@@ -13,8 +13,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tracer_core.guards.layout import INLINE_DIMS, KIND_WORDS, Layout, layout, word
 from tracer_core.guards.c_helper import helper
+from tracer_core.guards.layout import INLINE_DIMS, KIND_WORDS, Layout, layout, word
 
 _KNOWN = 4 + 2 * INLINE_DIMS
 #: How often other tensors are learnt before the guards are left to themselves.
