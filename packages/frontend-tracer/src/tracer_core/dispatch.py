@@ -35,7 +35,7 @@ from tracer_core.errors import BackendError
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Phase, Runner, Training, resolve
-from tracer_core.result_check import checked
+from tracer_core.result_check import as_returned, checked
 from tracer_core.stages import debug_folder, stage, wants_text
 from tracer_core.validation import build_config
 from tracer_core.written import versions_counted
@@ -158,9 +158,9 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:
             record.text = "\n".join(
                 one.graph.print_readable(print_output=False) for one in (graphs.forward, graphs.backward)
             )
-    run_forward = _without_ambient_modes(
-        captured, _compile_lowered(captured, config, graphs.forward), inside_autograd=True
-    )
+    compiled = _compile_lowered(captured, config, graphs.forward)
+    training.take_channels_last(graphs, getattr(compiled, "channels_last", frozenset()))
+    run_forward = _without_ambient_modes(captured, compiled, inside_autograd=True)
 
     def compile_backward(lowered: Lowered) -> Runner:
         backward = replace(captured, name=lowered.spec.name, phase=Phase.BACKWARD)
@@ -235,7 +235,10 @@ def _compile_lowered(captured: CapturedGraph, config: CompileConfig, lowered: Lo
         )
     # The program's own operators give what eager gives, also where fakes of this torch say something else.
     own = lowered.ir == "torch" and config.backend.compile is compile_eager
-    result = lowered.finish(runner if own else versions_counted(checked(runner, lowered.spec), lowered.spec))
+    spec = as_returned(lowered.spec, runner)
+    result = lowered.finish(runner if own else versions_counted(checked(runner, spec), spec))
+    if spec is not lowered.spec:
+        result.channels_last = runner.channels_last  # type: ignore[attr-defined]
     if lowered.ir != "torch" and not refused:
         result.tracer_parts = Parts(runner, lowered.plan, lowered.spec)  # type: ignore[attr-defined]
     if refused:

@@ -168,7 +168,9 @@ class OutputSpec:
     shares (torch-level graphs only: `lower` takes aliasing outputs out of ATen graphs and the core
     makes them again). mutated_input: for trailing ``copy_`` results, see `CompileSpec.mutations`.
     shape, stride: what the result must have, ints or SymInts. dtype and device likewise.
-    ``None`` in all four: the value is a Python int. saved: only the backward reads it.
+    ``None`` in all four: the value is a Python int. saved: only the backward reads it; a runner may return such
+    images (four dimensions, known sizes) channels-last instead, and says so by its attribute `channels_last`, a set of
+    output numbers: the backward graph is compiled for them.
     """
 
     shape: tuple[Any, ...] | None

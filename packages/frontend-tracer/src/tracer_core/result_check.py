@@ -10,6 +10,7 @@ What always holds: a dimension of size 1, or a tensor without elements, has no s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,21 @@ import torch
 from tracer_core import torch_private
 from tracer_core.errors import BackendError
 from tracer_core.plugin_api import CompileSpec, OutputSpec, Runner
+
+
+def as_returned(spec: CompileSpec, run: Runner) -> CompileSpec:
+    """`spec`, with those of its saved images channels-last that the runner names (see `OutputSpec`)."""
+    images = getattr(run, "channels_last", ())
+    if not images:
+        return spec
+    outputs = list(spec.outputs)
+    for number in images:
+        one = outputs[number]
+        if not one.saved or one.shape is None or len(one.shape) != 4:
+            raise _error(spec, f"output {number} is channels-last, but no saved image")
+        _, channels, height, width = one.shape
+        outputs[number] = replace(one, stride=(channels * height * width, 1, channels * width, channels))
+    return replace(spec, outputs=tuple(outputs))
 
 
 def checked(

@@ -68,6 +68,7 @@ class Compilation:
     target: Target = CPU
     over: dict[str, str] = field(default_factory=dict)
     blocks: dict[str, Blocks] = field(default_factory=dict)
+    images_last: bool | None = None
 
     def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:
         """Each group, and whether a buffer that it writes must be in memory afterwards."""
@@ -75,7 +76,7 @@ class Compilation:
 
 
 def _lower(c: Compilation) -> None:
-    c.program = GraphLowering(c.gm, c.spec, c.sizes).run()
+    c.program = GraphLowering(c.gm, c.spec, c.sizes, c.images_last).run()
     c.program.nodes = live_nodes(c.program)
 
 
@@ -343,8 +344,19 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     runner = run_stages(c).runner
     assert runner is not None
     if gpu_products.depends_on_settings(c):
-        runner = gpu_products.BySettings(runner, lambda: run_stages(start(gm, spec)).runner)
-    return recorded(runner, gm, spec) if c.target.device.type == "cuda" else runner
+        runner = gpu_products.BySettings(runner, lambda: _in_the_same_layout(c, gm, spec))
+    if c.target.device.type == "cuda":
+        runner = recorded(runner, gm, spec)
+    if c.program.channels_last:
+        runner.channels_last = frozenset(c.program.channels_last)  # type: ignore[union-attr]
+    return runner
+
+
+def _in_the_same_layout(first: Compilation, gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner | None:
+    """The graph again, for other settings. The backward counts on the layout of what the first returned."""
+    c = start(gm, spec)
+    c.images_last = bool(first.program.images_last)
+    return run_stages(c).runner
 
 
 def _with_own_convolutions(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,6 +112,17 @@ def _backward_inputs(split: Split, joint: Joint) -> tuple[InputSpec, ...]:
             role = Role.SIZE if isinstance(node.meta["val"], SYM_TYPES) else Role.USER_INPUT
         specs.append(InputSpec(node.name, role, node.name))
     return tuple(specs)
+
+
+def take_channels_last(graphs: TrainingGraphs, outputs: Collection[int]) -> None:
+    """Tells the backward graph, before it is compiled, which of the saved outputs of the forward are channels-last."""
+    if not outputs:
+        return
+    given = graphs.backward.graph.graph.find_nodes(op="placeholder")[len(graphs.split.saved_inputs) :]
+    for node, number in zip(given, graphs.split.saved_outputs, strict=False):
+        if number in outputs:
+            with node.meta["val"].fake_mode:
+                node.meta["val"] = node.meta["val"].contiguous(memory_format=torch.channels_last)
 
 
 def lower_step(captured: CapturedGraph, request: Request) -> Lowered:

@@ -220,7 +220,8 @@ class Program:
     used). extends: a buffer -> an earlier version of the same storage that it contains. outputs: buffer
     names, views of buffers, size expressions or None. numbers: text of a float that the call brings -> the
     buffer that holds it. device: where loops run. elsewhere: buffers on other devices, which operators read only.
-    operands: the result of a product -> the type that its operator multiplies in.
+    operands: the result of a product -> the type that its operator multiplies in. channels_last: numbers of saved outputs
+    that are so, unlike eager's; images_last: whether images are in general.
     """
 
     name: str
@@ -235,6 +236,8 @@ class Program:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     elsewhere: set[str] = field(default_factory=set)
     operands: dict[str, torch.dtype] = field(default_factory=dict)
+    channels_last: set[int] = field(default_factory=set)
+    images_last: bool = False
 
     def with_earlier(self, names: Iterable[str]) -> set[str]:
         """The buffers, and the earlier versions whose regions they contain."""

@@ -2,7 +2,7 @@
 
 In: graph nodes. Out: one extern node a gradient, so that each may have its own kernel, and a reduction that fuses with
 the loops that make the output's gradient. What always holds: nothing is computed that the mask does not ask for or
-nobody reads; operands keep the strides that eager would see.
+nobody reads; operands keep the strides that eager would see, or are channels-last, as the results then are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from inductor_backend.loop_ir.values import cast
 from inductor_backend.loop_ir.views import Ref
-from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
 
 
 @lower(aten.convolution_backward.default)
@@ -22,20 +22,21 @@ def convolution_backward(
     ctx: Lowering, dy: Ref, x: Ref, weight: Ref, bias_sizes: Any, *rest: Any
 ) -> tuple[Ref | None, ...]:
     *how, mask = rest
-    used = ctx.used_outputs()
+    used, last = ctx.used_outputs(), ctx.node in ctx.last
     wanted = [bool(mask[k]) and k in used for k in range(3)]
     results: list[Ref | None] = [None, None, None]
     operands: list[Any] = []
     if wanted[0] or wanted[1]:
         fakes = [argument.meta["val"] for argument in ctx.node.args[:3]]  # type: ignore[union-attr]
         operands = [
-            ctx.strided(ref, ctx.sizes.exprs(fake.stride()))
+            ctx.strided(ref, last_strides(ref.sizes) if last else ctx.sizes.exprs(fake.stride()))
             for ref, fake in zip((dy, x, weight), fakes, strict=True)
         ]
     for k in range(2):
         if wanted[k]:
             arguments = [*operands, bias_sizes, *how, [k == 0, k == 1, False]]
-            results[k] = ctx.extern(ctx.node.target, arguments, used={k})[k]
+            strides = last_strides(ctx.shape(k)) if last else None
+            results[k] = ctx.extern(ctx.node.target, arguments, used={k}, strides=strides)[k]
     if wanted[2]:
         results[2] = _bias(ctx, dy)
     return tuple(results)

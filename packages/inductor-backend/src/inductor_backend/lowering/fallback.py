@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from inductor_backend.loop_ir.views import Ref
-from inductor_backend.lowering.registry import Lowering
+from inductor_backend.lowering.image_layout import FOLLOWERS
+from inductor_backend.lowering.registry import Lowering, last_strides
 
 
 def argument(ctx: Lowering, value: Any, node: Any) -> Any:
@@ -28,6 +29,9 @@ def argument(ctx: Lowering, value: Any, node: Any) -> Any:
 
 def call_fallback(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The operator itself on materialised operands."""
+    if target in FOLLOWERS and ctx.node in ctx.last:
+        images = [ctx.strided(value, last_strides(value.sizes)) if isinstance(value, Ref) else value for value in args]
+        return ctx.extern(target, images, kwargs, fallback=True, strides=ctx.strides())
     nodes = [*ctx.node.args, *[None] * len(args)]
     made = [argument(ctx, value, node) for value, node in zip(args, nodes, strict=False)]
     named = {name: argument(ctx, value, ctx.node.kwargs.get(name)) for name, value in kwargs.items()}

@@ -36,11 +36,11 @@ from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
 from inductor_backend.lowering.image_layout import channels_last_nodes
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
-from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, same_strides
+from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, last_strides, same_strides
 from inductor_backend.size_vars import SizeVars
 from inductor_backend.supports import tensors_of
 from inductor_backend.target import target_of
-from tracer_core.plugin_api import BackendError, CompileSpec, Phase
+from tracer_core.plugin_api import BackendError, CompileSpec
 
 #: Modules of lowerings whose loops run in order, which Triton's kernels do not.
 ORDERED = frozenset({"inductor_backend.lowering.scan", "inductor_backend.lowering.scatter"})
@@ -67,15 +67,18 @@ NUMBER_TEXTS: dict[str, str] = {
 class GraphLowering:
     """Walks the graph once; `env` maps its nodes to views, sizes or tuples of them. Mutable."""
 
-    def __init__(self, gm: torch.fx.GraphModule, spec: CompileSpec, sizes: SizeVars) -> None:
-        self.gm, self.sizes = gm, sizes
+    def __init__(
+        self, gm: torch.fx.GraphModule, spec: CompileSpec, sizes: SizeVars, images_last: bool | None = None
+    ) -> None:
+        """images_last: on GPUs, whether images are channels-last (None: where it is quicker)."""
+        self.gm, self.sizes, self.images_last = gm, sizes, images_last
         self.target = target_of(gm.graph)
         self.program = Program(spec.name, device=self.target.device)
         self.ctx = Lowering(self.program, sizes)
         self.env: dict[torch.fx.Node, Any] = {}
         self.mutated: set[str] = set()
         self.in_place = in_place_writes(gm.graph)
-        self.inference = spec.phase is Phase.INFERENCE
+        self.saved = {number for number, one in enumerate(spec.outputs) if one.saved and self.target.triton}
         self.sums = {} if self.target.triton else sums_of_gradients(gm.graph)  # they add in order
 
     def run(self) -> Program:
@@ -87,8 +90,8 @@ class GraphLowering:
             "output": self.output,
         }
         self.ctx.chains = find_chains(self.gm.graph)
-        if not self.target.triton or self.inference:
-            self.ctx.last = channels_last_nodes(self.gm.graph, self.target.triton)
+        self.ctx.last = channels_last_nodes(self.gm.graph, self.target.triton, self.images_last)
+        self.program.images_last = bool(self.ctx.last)
         for node in self.gm.graph.nodes:
             step = dispatch.get(node.op)
             if step is None:
@@ -276,13 +279,31 @@ class GraphLowering:
     def output(self, node: torch.fx.Node) -> None:
         (values,) = node.args
         items = list(values) if isinstance(values, (list, tuple)) else [values]
-        for item in items:
-            self.program.outputs.append(self._output(item))
+        for number, item in enumerate(items):
+            if number in self.saved and (name := self._channels_last(item)) is not None:
+                self.program.channels_last.add(number)
+                self.program.outputs.append(name)
+            else:
+                self.program.outputs.append(self._output(item))
         self.program.output_names = {
             item.buffer if isinstance(item, Strided) else item
             for item in self.program.outputs
             if isinstance(item, (str, Strided))
         }
+
+    def _channels_last(self, item: Any) -> str | None:
+        """The buffer of a value that may be returned as it is: a whole channels-last image of known sizes."""
+        value = self.env.get(item) if isinstance(item, torch.fx.Node) else None
+        if not isinstance(value, Ref) or len(value.sizes) != 4 or not value.is_whole:
+            return None
+        buffer, strides = value.buffer, last_strides(value.sizes)
+        if not all(isinstance(size, int) for size in value.sizes) or buffer.layout.strides != strides:
+            return None
+        if same_strides(buffer.layout, self.sizes.exprs(item.meta["val"].stride())):
+            return None
+        taken = any(buffer.name == (o.buffer if isinstance(o, Strided) else o) for o in self.program.outputs)
+        own = buffer.kind is not BufferKind.INPUT and buffer.storage == buffer.name
+        return buffer.name if own and not taken and buffer.name not in self.program.extends else None
 
     def _output(self, item: Any) -> str | Strided | Expr | None:
         value = self.value_of(item)

@@ -17,18 +17,30 @@ import torch
 from inductor_backend.externs import packed_ops
 from inductor_backend.torch_private import tf32_allowed
 
-convolution = torch.ops.aten.convolution.default
+aten = torch.ops.aten
+
+#: operator -> positions of its image, its weight, "transposed" and "groups".
+CONVOLUTIONS = {
+    aten.convolution.default: (0, 1, 6, 8),
+    aten.convolution_backward.default: (1, 2, 7, 9),
+}
+
+#: ATen's operators that are quicker on channels-last images, which their result then is.
+FOLLOWERS = frozenset({aten.max_pool2d_with_indices_backward.default})
 
 #: Channels from which a convolution fills tensor cores.
 CHANNELS = 16
 
 
-def channels_last_nodes(graph: torch.fx.Graph, gpu: bool) -> set[torch.fx.Node]:
-    """Our own convolutions (gpu: the operator's, where it is quicker so), and what is computed from them image by image."""
+def channels_last_nodes(graph: torch.fx.Graph, gpu: bool, wanted: bool | None = None) -> set[torch.fx.Node]:
+    """Our own convolutions (gpu: the operator's, where it is quicker so, and inputs that are), and what is computed from
+    them image by image. wanted: on GPUs, whether it was found to be quicker."""
     starts: Callable[[torch.fx.Node], bool] = lambda node: node.target is packed_ops.convolution  # noqa: E731
     if gpu:
-        quicker = convolutions_on_tensor_cores(graph)
-        starts = quicker.__contains__
+        quicker = convolutions_on_tensor_cores(graph, wanted)
+        if not quicker:
+            return set()
+        starts = lambda node: node in quicker or (node.op == "placeholder" and _lies_last(node.meta["val"]))  # noqa: E731
     found: set[torch.fx.Node] = set()
     for node in graph.nodes:
         if starts(node) or any(_is_image(source) for source in node.all_input_nodes if source in found):
@@ -37,21 +49,33 @@ def channels_last_nodes(graph: torch.fx.Graph, gpu: bool) -> set[torch.fx.Node]:
     return found
 
 
-def convolutions_on_tensor_cores(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """The 2-d convolutions of a graph that does most of its multiplications on tensor cores, else none."""
+def convolutions_on_tensor_cores(graph: torch.fx.Graph, wanted: bool | None) -> set[torch.fx.Node]:
+    """The 2-d convolutions (and gradients) of a graph that does most of its multiplications on tensor cores, else none.
+    wanted: whether it does, where that is known."""
     found: set[torch.fx.Node] = set()
     fit = other = 0
-    for node in graph.find_nodes(op="call_function", target=convolution):
-        image, weight = (argument.meta["val"] for argument in node.args[:2])
-        groups, turned = node.args[8], node.args[6]
-        work = math.prod(_hints(node.meta["val"].shape)) * math.prod(_hints(weight.shape[1:]))
-        if groups == 1 and min(_hints(weight.shape[:2])) >= CHANNELS and _in_tensor_cores(image.dtype):
+    for node in graph.nodes:
+        if node.target not in CONVOLUTIONS:
+            continue
+        at_image, at_weight, at_turned, at_groups = CONVOLUTIONS[node.target]
+        image, weight = node.args[at_image].meta["val"], node.args[at_weight].meta["val"]
+        result = node.meta["val"] if at_image == 0 else node.args[0].meta["val"]
+        work = math.prod(_hints(result.shape)) * math.prod(_hints(weight.shape[1:]))
+        wide = node.args[at_groups] == 1 and min(_hints(weight.shape[:2])) >= CHANNELS
+        if wide and _in_tensor_cores(image.dtype):
             fit += work
         else:
             other += work
-        if image.dim() == 4 and not turned and all(_hints(image.shape)):
+        if image.dim() == 4 and not node.args[at_turned] and all(_hints(image.shape)):
             found.add(node)
-    return found if fit > other else set()
+    return found if (fit > other if wanted is None else wanted) else set()
+
+
+def _lies_last(value: Any) -> bool:
+    """A channels-last image, and not in planes as well."""
+    if not isinstance(value, torch.Tensor) or value.dim() != 4 or not all(isinstance(n, int) for n in value.shape):
+        return False
+    return value.is_contiguous(memory_format=torch.channels_last) and not value.is_contiguous()
 
 
 def _in_tensor_cores(dtype: torch.dtype) -> bool:

@@ -3,7 +3,7 @@
 // The driver is found at run time, so that this builds and loads on machines without one. A run is described by an array
 // of int64: context, number of launches, address of `repair`, then for each launch: function, function for pointers that
 // are not multiples of 16 (0: not loaded yet), slot of the grid or -1, grid, threads, bytes of shared memory, number of
-// parameters, and for each parameter: slot, offset added to it, whether it is a pointer.
+// parameters, bytes of shared memory of the second function, and for each parameter: slot, offset added to it, whether it is a pointer.
 #include <cstdint>
 #include <dlfcn.h>
 #define TC_EXPORT extern "C" __attribute__((visibility("default")))
@@ -53,7 +53,7 @@ static int launch_all(const int64_t* run, const int64_t* slots, Handle stream) {
     const int64_t* at = run + 3;
     for (int64_t left = run[1]; left > 0; left--) {
         const int64_t* launch = at;
-        const int64_t* parameters = launch + 7;
+        const int64_t* parameters = launch + 8;
         const int64_t count = launch[6], grid = launch[2] < 0 ? launch[3] : slots[launch[2]];
         at = parameters + 3 * count;
         if (grid == 0) continue;
@@ -66,13 +66,15 @@ static int launch_all(const int64_t* run, const int64_t* slots, Handle stream) {
         int64_t scratch = 0;                     // Triton's own two pointers, which these kernels do not use
         pointers[count] = pointers[count + 1] = &scratch;
         Handle function = (Handle)launch[0];
+        int64_t shared = launch[5];
         if (__builtin_expect(misaligned(parameters, count, values), 0)) {
             if (!launch[1]) ((void (*)())run[2])();   // Python: compiles what does without alignment, fills it in
             function = (Handle)__atomic_load_n(&launch[1], __ATOMIC_ACQUIRE);
             if (!function) return 1;             // CUDA_ERROR_INVALID_VALUE; Python has printed why
+            shared = launch[7];
         }
-        const int status = launch_kernel(function, (unsigned)grid, 1, 1, (unsigned)launch[4], 1, 1, (unsigned)launch[5],
-                                         stream, pointers, nullptr);
+        const int status = launch_kernel(function, (unsigned)grid, 1, 1, (unsigned)launch[4], 1, 1, (unsigned)shared, stream,
+                                         pointers, nullptr);
         if (status) return status;
     }
     return 0;

@@ -77,7 +77,7 @@ class _Description:
                 raise BackendError("inductor", "build", detail)
             self.generic.append(len(words) + 1)
             place, count = (grid.number, 0) if isinstance(grid, slot) else (-1, grid)
-            words += [kernel.function, 0, place, count, kernel.threads, kernel.shared, len(parameters)]
+            words += [kernel.function, 0, place, count, kernel.threads, kernel.shared, len(parameters), 0]
             for number, (source, offset) in enumerate(parameters):
                 words += [source, offset, int(number < kernel.pointers)]
         self.words = (ctypes.c_int64 * len(words))(*words)
@@ -86,7 +86,9 @@ class _Description:
         """Fills in kernels for pointers of any alignment. Called from C: an exception cannot leave it."""
         try:
             for place, (kernel, _, _) in zip(self.generic, self.described, strict=True):
-                self.words[place] = kernel.unaligned().function
+                other = kernel.unaligned()
+                self.words[place + 6] = other.shared
+                self.words[place] = other.function  # last: from now on it is launched
         except BaseException:
             traceback.print_exc()
 
