@@ -28,8 +28,10 @@ class AutoOptions:
     for one graph after which no further candidate is begun; one that is being compiled is not stopped. timing: seconds
     that comparing one candidate with the best so far may take. tolerance: the largest relative error (2-norm of the
     difference over the 2-norm) that counts as right; None takes 1e-3 for float32 (1e-7 for float64, 3e-2 for 16
-    bits). remember: keep the choice on disk, by graph, machine and versions, and use what is there. wait: decide within
-    the first call, instead of in the background while eager serves. Raises ValueError for negative seconds.
+    bits). repeatable: custom operators and functions of the program, by name (``mine::op``, ``module.function``), namespace or
+    module, that may be run again on the same values without harm; a graph that calls others stays with eager. remember:
+    keep the choice on disk, by graph, machine and versions, and use what is there. wait: decide within the first call,
+    instead of in the background while eager serves. Raises ValueError for negative seconds.
     """
 
     candidates: tuple[str, ...] | None = None
@@ -37,6 +39,7 @@ class AutoOptions:
     budget: float = 60.0
     timing: float = 1.0
     tolerance: float | None = None
+    repeatable: tuple[str, ...] = ()
     remember: bool = True
     wait: bool = False
 

@@ -8,7 +8,6 @@ normalisation is rounding and nothing else).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -123,8 +122,3 @@ def _norm(value: torch.Tensor) -> float:
 
 def _short(value: Any) -> str:
     return f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
-
-
-def best_times(seconds: Sequence[Sequence[float]]) -> list[float]:
-    """The least of each row, in milliseconds: what is measured in turns is disturbed in turns."""
-    return [min(row) * 1e3 for row in seconds]

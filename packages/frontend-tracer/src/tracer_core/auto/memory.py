@@ -69,9 +69,11 @@ def _requirements(distribution: str) -> str:
 def machine(captured: CapturedGraph) -> str:
     """Processor, threads, accelerators of the graph, and versions."""
     devices = {value.device for value in captured.real_inputs if isinstance(value, torch.Tensor)}
+    # a process may be confined to some of the processors
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     names = sorted(torch.cuda.get_device_name(d) for d in devices if d.type == "cuda")
     return (
-        f"{processor()} {torch.backends.cpu.get_cpu_capability()} of {os.cpu_count()}, {torch.get_num_threads()} threads; "
+        f"{processor()} {torch.backends.cpu.get_cpu_capability()} of {usable}, {torch.get_num_threads()} threads; "
         f"{names}; torch {torch.__version__}, tracer-core {__version__}, Python {platform.python_version()}"
     )
 

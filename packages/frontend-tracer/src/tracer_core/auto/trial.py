@@ -13,22 +13,24 @@ the generators belong to the process.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from tracer_core import settings, stages
+from tracer_core import stages
 from tracer_core.auto import memory, worker
+from tracer_core.auto.ambient import Ambient
 from tracer_core.auto.choice import Choice, Row
-from tracer_core.auto.judge import Wrong, best_times, error_of
+from tracer_core.auto.judge import Wrong, error_of
 from tracer_core.auto.plan import Candidate, Plan
+from tracer_core.auto.repeats import own_code
+from tracer_core.auto.rounds import Times, timed
 from tracer_core.auto.sample import NoSample, Outcome, Sample, rng_states
 from tracer_core.auto.turns import Turns
 from tracer_core.bridges import TorchStyle
@@ -43,38 +45,12 @@ CompileGraph = Callable[[CapturedGraph, CompileConfig], Runner]
 EAGER_NAME = EAGER.name
 #: A candidate takes over from a better-liked one where it needs less than this part of its time.
 GAIN = 0.98
-#: Rounds of timing: at least, at most.
-ROUNDS = (3, 50)
+#: Candidates that need at most this part more than the best are timed against it once more, all together.
+CLOSE = 1.25
+#: How often a candidate is compared with eager where the weights change meanwhile.
+COMPARISONS = 5
 
 _trials: weakref.WeakSet[Trial] = weakref.WeakSet()
-
-
-class Ambient:
-    """The modes of the thread in which a graph was captured, for the thread in which it is tried."""
-
-    def __init__(self) -> None:
-        self._inference = torch.is_inference_mode_enabled()
-        self._devices = settings.ambient_devices() or ()
-        threads_own = ("grad", "autocast_cache")
-        self._settings = {
-            name: value
-            for name, value in settings.snapshot().items()
-            if name in threads_own or (name.startswith("autocast_") and name.endswith(("_enabled", "_dtype")))
-        }
-
-    @contextlib.contextmanager
-    def entered(self) -> Iterator[None]:
-        """Inside, they are as they were; afterwards as they are now."""
-        now = {name: settings.SETTINGS[name].get() for name in self._settings}
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.inference_mode(self._inference))
-            for device in self._devices:
-                stack.enter_context(torch.device(device))
-            settings.restore(self._settings)
-            try:
-                yield
-            finally:
-                settings.restore(now)
 
 
 @dataclasses.dataclass(slots=True)
@@ -136,7 +112,7 @@ class Trial:
         if begun or captured is None:  # another thread is in its first call, or this one is inside it
             return self._eager(inputs)
         try:
-            sample = Sample(captured, inputs)
+            sample = self._sampled(captured, inputs)
         except NoSample as error:
             self._keep_eager(error)
             return self._eager(inputs)
@@ -161,6 +137,15 @@ class Trial:
         else:
             worker.submit(self._work)
         return outputs
+
+    def _sampled(self, captured: CapturedGraph, inputs: list[Any]) -> Sample:
+        """Raises NoSample."""
+        names = own_code(captured.gm, captured.needs_grad, self.plan.options.repeatable)
+        if names:
+            raise NoSample(
+                f"it calls {', '.join(names)}, which every trial would call again (options: repeatable=({names[0]!r},))"
+            )
+        return Sample(captured, inputs)
 
     def _served(self, inputs: list[Any]) -> Sequence[Any]:
         if self._here:
@@ -196,6 +181,7 @@ class Trial:
         if self._sample.draws and any(one.runner is not None for one in self._entrants):
             self._here = True
         else:
+            self._run_off()
             self._decide()
 
     def _follow(self, remembered: Choice) -> bool:
@@ -257,12 +243,10 @@ class Trial:
         """Runs a candidate twice (the first result is checked by the core, the second is the usual) and compares."""
         assert self._sample is not None and entrant.runner is not None
         try:
-            if self._expected is None:
-                self._expected = self._sample.run(self._eager).kept()
             start = time.perf_counter()
             self._sample.run(entrant.runner)
             first = time.perf_counter() - start
-            distance = error_of(self._expected, self._sample.run(entrant.runner), self.plan.options.tolerance)
+            distance = self._compared(self._sample, entrant.runner)
         except Wrong as wrong:
             entrant.runner = None
             entrant.note(status="wrong", detail=str(wrong))
@@ -274,6 +258,27 @@ class Trial:
         entrant.note(error=distance, compile_seconds=(entrant.row.compile_seconds or 0.0) + first)
         return True
 
+    def _compared(self, sample: Sample, runner: Runner) -> float:
+        """The error of a runner's second run. Raises Wrong. Parameters that nobody trains here are read where they are,
+        so the program may have changed them since eager's run: what differs is compared again between two runs of
+        eager that agree."""
+        tolerance = self.plan.options.tolerance
+        if self._expected is not None:
+            try:
+                return error_of(self._expected, sample.run(runner), tolerance)
+            except Wrong:
+                pass
+        for _ in range(COMPARISONS):
+            before = sample.run(self._eager).kept()
+            found = sample.run(runner).kept()
+            self._expected = sample.run(self._eager).kept()
+            try:
+                error_of(before, self._expected, tolerance)
+            except Wrong:
+                continue
+            return error_of(self._expected, found, tolerance)
+        raise Wrong(f"not known: eager's own results changed during each of {COMPARISONS} comparisons")
+
     def _judge(self, entrant: Entrant) -> None:
         """Compares and times a candidate; a faster one takes over."""
         if not self._is_right(entrant):
@@ -283,25 +288,52 @@ class Trial:
         if self._best is not self._eager:
             runners.append(self._best)
         try:
-            eager_ms, ms, *best_ms = best_times(self._in_turns(runners))
+            times = self._timed(runners)
         except Exception as error:
             self._failed(entrant, error)
             return
-        entrant.note(status="slower", ms=ms, eager_ms=eager_ms)
-        self._eager_row = dataclasses.replace(self._eager_row, ms=eager_ms, eager_ms=eager_ms)
-        if ms < GAIN * min([eager_ms, *best_ms]):
+        self._note_times(entrant, times, 1)
+        entrant.note(status="slower")
+        if all(times.ratio(1, other) < GAIN for other in range(len(runners)) if other != 1):
             self._take_over(entrant)
 
-    def _in_turns(self, runners: Sequence[Runner]) -> list[list[float]]:
-        """Seconds of each runner, timed one after the other, round by round."""
+    def _timed(self, runners: Sequence[Runner]) -> Times:
         assert self._sample is not None
-        seconds: list[list[float]] = [[] for _ in runners]
-        end = time.perf_counter() + self.plan.options.timing
-        while len(seconds[0]) < ROUNDS[0] or (len(seconds[0]) < ROUNDS[1] and time.perf_counter() < end):
-            for runner, row in zip(runners, seconds, strict=True):
-                with self._turns.timed():
-                    row.append(self._sample.seconds(runner))
-        return seconds
+        return timed(self._sample, runners, self._turns, self.plan.options.timing)
+
+    def _note_times(self, entrant: Entrant, times: Times, index: int) -> None:
+        """Eager's are at 0."""
+        eager_ms = times.ms(0)
+        entrant.note(ms=times.ms(index), eager_ms=eager_ms)
+        self._eager_row = dataclasses.replace(self._eager_row, ms=eager_ms, eager_ms=eager_ms)
+
+    def _run_off(self) -> None:
+        """Times those that are close to the best against it once more; of those that are level the first one
+        is kept, eager before all."""
+        known = [one for one in self._entrants if one.runner is not None and one.row.ms and one.row.eager_ms]
+        parts = {one.candidate.label: (one.row.ms or 0.0) / (one.row.eager_ms or 1.0) for one in known}
+        least = min([1.0, *parts.values()])
+        close = [one for one in known if parts[one.candidate.label] <= CLOSE * least]
+        if not close or (len(close) == 1 and least * CLOSE < 1.0):
+            return
+        times = self._timed([self._eager, *(one.runner for one in close if one.runner is not None)])
+        for index, one in enumerate(close, 1):
+            self._note_times(one, times, index)
+        everybody = range(len(close) + 1)
+        fastest = min(everybody, key=lambda index: times.ratio(index, 0))
+        first = next(index for index in everybody if times.ratio(fastest, index) >= GAIN)
+        if first:
+            self._take_over(close[first - 1])
+        else:
+            self._hand_back()
+
+    def _hand_back(self) -> None:
+        """Eager serves again."""
+        for other in self._entrants:
+            if other.row.status == "chosen":
+                other.note(status="slower")
+        self._eager_row = dataclasses.replace(self._eager_row, status="chosen")
+        self._best, self._best_name = self._eager, EAGER_NAME
 
     def _take_over(self, winner: Entrant) -> None:
         assert winner.runner is not None
@@ -326,6 +358,7 @@ class Trial:
                     for entrant in self._entrants:
                         if entrant.runner is not None and not self._is_over(entrant):
                             self._judge(entrant)
+                    self._run_off()
                 self._decide()
             except Exception as error:
                 self._broke(error)

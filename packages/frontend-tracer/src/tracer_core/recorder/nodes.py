@@ -8,7 +8,7 @@ own autograd.Function.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,9 +30,10 @@ class Target:
 
 @dataclass(eq=False)
 class FunctionCall(Target):
-    """``cls.apply(*args)`` of an autograd.Function."""
+    """``cls.apply(*args)`` of an autograd.Function. inside: what its forward calls, as far as it was seen."""
 
     cls: type[torch.autograd.Function]
+    inside: tuple[Any, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         self.title = f"{self.cls.__name__}_apply"

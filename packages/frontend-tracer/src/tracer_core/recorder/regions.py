@@ -68,9 +68,11 @@ class Region:
         self._remove(moved)
         return torch.fx.GraphModule({}, graph), [node.meta["val"] for node in outer]
 
-    def drop(self) -> None:
-        """Takes the part out of the graph."""
-        self._remove(self._nodes())
+    def drop(self) -> tuple[Any, ...]:
+        """Takes the part out of the graph; gives what its nodes called."""
+        nodes = self._nodes()
+        self._remove(nodes)
+        return tuple(node.target for node in nodes if node.op == "call_function")
 
     def _nodes(self) -> list[torch.fx.Node]:
         found: list[torch.fx.Node] = []

@@ -121,10 +121,10 @@ def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     finally:
         torch._C._set_grad_enabled(grad)
     _unchanged(tracer, region)
-    region.drop()
+    inside = region.drop()
     tracer.native_reads(*rest, *kwargs.values())
     with _Fakes(tracer.recorder):
-        return tracer.recorder.call(FunctionCall(cls), tuple(rest), kwargs)
+        return tracer.recorder.call(FunctionCall(cls, inside), tuple(rest), kwargs)
 
 
 # -- hooks on tensors --
