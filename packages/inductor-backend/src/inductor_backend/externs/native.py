@@ -39,7 +39,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
         {"run_convolution_backward_input": 21, "run_convolution_backward_weight": 21},
     ),
     "draws": (("draws",), {"run_bernoulli": 4}),
-    "pack": (("pack",), {"run_pack": 9, "pack_depthwise": 4, "pack_narrow": 5}),
+    "pack": (("pack",), {"run_pack": 9, "pack_depthwise": 4, "pack_narrow": 5, "pack_first": 6}),
     "dense": (("dense RUN=run_packed", _BLOCKS[0], "posts"), {"run_packed": 28}),
     "dense_any": (("dense RUN=run_packed_any", *_BLOCKS, "posts"), {"run_packed_any": 28}),
     "winograd": (
@@ -51,6 +51,9 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     **{
         f"depthwise_{n}": ((f"depthwise WIDTH={n} RUN=run_depthwise_{n}", "posts"), {f"run_depthwise_{n}": 23})
         for n in (3, 5, 7)
+    },
+    **{
+        f"first_{n}": ((f"first STRIDE={n} RUN=run_first_{n}", "posts"), {f"run_first_{n}": 24}) for n in (1, 2, 4)
     },
     **{
         f"narrow_{n}": ((f"narrow CHANNELS={n} RUN=run_narrow_{n}", "posts"), {f"run_narrow_{n}": 24})

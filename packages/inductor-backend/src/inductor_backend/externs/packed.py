@@ -48,8 +48,10 @@ class Geometry:
 
 
 def kernel_of(g: Geometry) -> str | None:
-    """ "dense", "winograd", "depthwise" or "narrow": the kernel for that convolution; None where there is none."""
+    """ "dense", "first", "winograd", "depthwise" or "narrow": the kernel for that convolution; None where there is none."""
     if g.groups == 1:
+        if g.bordered and g.stride[1] in (1, 2, 4):
+            return "first"
         return "winograd" if g.tiled else "dense"
     inside, outside = g.channels // g.groups, g.count // g.groups
     kh, kw = g.window
@@ -78,7 +80,7 @@ def packed_size(g: Geometry) -> int:
     """Floats of the packed weight."""
     kernel = kernel_of(g)
     inside = g.channels // g.groups
-    if kernel == "dense":
+    if kernel in ("dense", "first"):
         return g.groups * _whole(g.count // g.groups) * inside * g.taps
     if kernel == "winograd":
         return 16 * g.channels * g.count
@@ -110,8 +112,8 @@ def packable(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
 
 def packer(g: Geometry) -> str:
     """The function that packs its weight."""
-    other = {"depthwise": "pack_depthwise", "narrow": "pack_narrow", "winograd": "pack_winograd"}
-    return other.get(kernel_of(g) or "", "run_pack")
+    kernel = kernel_of(g)
+    return "run_pack" if kernel == "dense" else f"pack_{kernel}"
 
 
 def pack_call(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> tuple[str, list[Any]]:
@@ -122,6 +124,8 @@ def pack_call(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> tupl
         return packer(g), [g.count, g.taps]
     if kernel == "narrow":
         return packer(g), [g.count, inside, g.taps]
+    if kernel == "first":
+        return packer(g), [g.count, inside, *g.window]
     if kernel == "winograd":
         return packer(g), [g.count, inside, strides[0], strides[1], 1]
     tap = 1 if len(sizes) == 2 else strides[3] if sizes[3] > 1 else strides[2]
@@ -163,8 +167,10 @@ def call(
     name = launcher(g)
     window = [batch, own, height, width, *g.window, *g.stride, *g.padding, *g.dilation, oh, ow]
     posts = [POSTS[before], POSTS[after]]
+    border = 0 if not g.bordered else 1 if planes else 2
+    if kernel == "first":
+        return name, [*window, g.count, *posts, border]
     if kernel == "dense":
-        border = 0 if not g.bordered else 1 if planes else 2
         count = g.count // g.groups
         return name, [*window, count, g.channels, g.count, g.count, g.groups, *posts, border]
     if kernel == "narrow":
@@ -177,6 +183,8 @@ def launcher(g: Geometry) -> str:
     kernel = kernel_of(g)
     if kernel == "depthwise":
         return f"run_depthwise_{g.window[1]}"
+    if kernel == "first":
+        return f"run_first_{g.stride[1]}"
     if kernel == "winograd":
         return "run_winograd"
     return dense_launcher(g.count // g.groups) if kernel == "dense" else f"run_narrow_{g.channels // g.groups}"

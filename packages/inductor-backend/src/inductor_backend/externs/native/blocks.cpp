@@ -5,7 +5,7 @@
 // fetching stops at each page (measured: 12 rows 74 -> 111 GFLOP/s, 1 row 24 -> 70 GB/s).
 template <int R, int C>
 static NOINLINE void block(const float* const* __restrict__ rows, int64_t at, const float* __restrict__ w, int64_t ldw, int64_t K, float* tile,
-                           bool add, bool fetch) {
+                           bool add, bool fetch, const Finish* finish) {
     V acc[R][C] = {};
     const float* x[R];
     UNROLL for (int i = 0; i < R; i++) x[i] = rows[i] + at;
@@ -22,11 +22,15 @@ static NOINLINE void block(const float* const* __restrict__ rows, int64_t at, co
             UNROLL for (int j = 0; j < C; j++) acc[i][j] += xv * wv[j];
         }
     }
-    UNROLL for (int i = 0; i < R; i++)
-        UNROLL for (int j = 0; j < C; j++) {
-            float* p = tile + i * PANEL + j * LANES;
-            put(p, add ? load(p) + acc[i][j] : acc[i][j]);
-        }
+    if (add)
+        UNROLL for (int i = 0; i < R; i++)
+            UNROLL for (int j = 0; j < C; j++) acc[i][j] += load(tile + i * PANEL + j * LANES);
+    if (!finish) {
+        UNROLL for (int i = 0; i < R; i++)
+            UNROLL for (int j = 0; j < C; j++) put(tile + i * PANEL + j * LANES, acc[i][j]);
+        return;
+    }
+    finish_block<R, C>(acc, *finish, R);
 }
 #if MB == 6
 #define FEW_ROWS(C) block<1, C>, block<2, C>, block<3, C>, block<4, C>, block<5, C>, block<6, C>

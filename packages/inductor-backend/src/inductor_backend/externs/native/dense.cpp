@@ -78,48 +78,67 @@ struct Conv {
                 if (e.residual) __builtin_prefetch(e.residual + i * e.ldr + j, 0, 2);
             }
     }
+    // Where the rows of a tile begin to read, and whether a tap reads anything but padding
+    struct Pixels {
+        const float* first[MOST_ROWS];
+        int64_t oy[MOST_ROWS], ox[MOST_ROWS];
+    };
+    void pixels_of(int64_t m0, int64_t rows, Pixels& p) const {
+        for (int64_t i = 0, b = m0 / g.pixels(), y = m0 / g.OW % g.OH, xx = m0 % g.OW; i < rows; i++) {
+            p.oy[i] = y * g.sh - g.ph, p.ox[i] = xx * g.sw - g.pw;
+            p.first[i] = x + ((b * g.H + p.oy[i]) * g.W + p.ox[i]) * ldx;
+            if (++xx == g.OW) { xx = 0; if (++y == g.OH) { y = 0; b++; } }
+        }
+    }
+    bool rows_of(const Pixels& p, int64_t tap, int64_t rows, const float* nothing, const float** from) const {
+        const int64_t dy = tap / g.KW * g.dh, dx = tap % g.KW * g.dw, move = (dy * g.W + dx) * ldx;
+        int64_t some = 0;
+#pragma omp simd reduction(| : some)
+        for (int64_t i = 0; i < rows; i++) {
+            const int64_t inside = ((uint64_t)(p.oy[i] + dy) < (uint64_t)g.H) & ((uint64_t)(p.ox[i] + dx) < (uint64_t)g.W);
+            from[i] = inside ? p.first[i] + move : nothing;
+            some |= inside;
+        }
+        return some;
+    }
     void tile_of(int64_t m0, int64_t rows, int64_t n0, const float* nothing, float* tile) const {
         const int64_t columns = N - n0 < PANEL ? N - n0 : PANEL, wide = whole_vectors(columns), vectors = wide / LANES;
         const float* panel = w + n0 * depth();  // all panels before this one are whole
         const Blocks& blocks = vectors == 4 ? BLOCKS_4 : vectors == 3 ? BLOCKS_3 : vectors == 2 ? BLOCKS_2 : BLOCKS_1;
-        const Cut cut(rows, blocks.most);
-        const float *from[MOST_ROWS], *first[MOST_ROWS];
-        int64_t oy[MOST_ROWS], ox[MOST_ROWS];
-        const int64_t pixels = g.pixels(), plain = g.plain();
-        for (int64_t i = 0, b = m0 / pixels, y = m0 / g.OW % g.OH, xx = m0 % g.OW; i < rows && !plain; i++) {
-            oy[i] = y * g.sh - g.ph, ox[i] = xx * g.sw - g.pw, first[i] = x + ((b * g.H + oy[i]) * g.W + ox[i]) * ldx;
-            if (++xx == g.OW) { xx = 0; if (++y == g.OH) { y = 0; b++; } }
+        const Cut cut(rows, blocks.most), depths(g.C, KC);
+        const float* from[MOST_ROWS];
+        Pixels p;
+        int64_t last = g.taps() - 1;  // the last tap that reads anything
+        if (g.plain()) {
+#pragma omp simd
+            for (int64_t i = 0; i < rows; i++) from[i] = x + (m0 + i) * ldx;
+        } else {
+            pixels_of(m0, rows, p);
+            while (last >= 0 && !rows_of(p, last, rows, nothing, from)) last--;
+        }
+        if (last < 0 || g.C == 0) {
+            memset(tile, 0, rows * PANEL * 4);
+            return finish(tile, m0, rows, n0, columns);
         }
         const bool ahead = columns == PANEL && g.C >= 48;  // else fetching takes as long as the products (measured)
+        const bool at_once = Finish::takes(e);
+        Finish end(e, ldo, n0, columns);
         bool add = false;
-        for (int64_t ky = 0; ky < g.KH; ky++)
-            for (int64_t kx = 0; kx < g.KW; kx++) {
-                const int64_t dy = ky * g.dh, dx = kx * g.dw, move = (dy * g.W + dx) * ldx;
-                int64_t some = plain;
-                if (plain) {
-#pragma omp simd
-                    for (int64_t i = 0; i < rows; i++) from[i] = x + (m0 + i) * ldx;
-                } else {
-#pragma omp simd reduction(| : some)
-                    for (int64_t i = 0; i < rows; i++) {
-                        const int64_t inside = ((uint64_t)(oy[i] + dy) < (uint64_t)g.H) & ((uint64_t)(ox[i] + dx) < (uint64_t)g.W);
-                        from[i] = inside ? first[i] + move : nothing;
-                        some |= inside;
-                    }
+        for (int64_t t = 0; t <= last; t++) {
+            if (!g.plain() && !rows_of(p, t, rows, nothing, from)) continue;  // every row reads padding
+            for (int64_t d = 0, k0 = 0; d < depths.count; k0 += depths.at(d), d++) {
+                const float* part = panel + (t * g.C + k0) * wide;
+                const bool finished = at_once && t == last && d + 1 == depths.count;
+                for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++) {
+                    if (ahead && !add) fetch(m0 + m, cut.at(i), n0, columns);
+                    end.out = out + (m0 + m) * ldo + n0;
+                    end.residual = e.residual ? e.residual + (m0 + m) * e.ldr + n0 : nullptr;
+                    blocks.by_rows[cut.at(i) - 1](from + m, k0, part, wide, depths.at(d), tile + m * PANEL, add, i == 0, finished ? &end : nullptr);
                 }
-                const float* tap = panel + (ky * g.KW + kx) * g.C * wide;
-                if (!some) continue;  // every row reads padding
-                for (int64_t k0 = 0; k0 < g.C; k0 += KC) {
-                    const int64_t kc = g.C - k0 < KC ? g.C - k0 : KC;
-                    for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++) {
-                        if (ahead && !add) fetch(m0 + m, cut.at(i), n0, columns);
-                        blocks.by_rows[cut.at(i) - 1](from + m, k0, tap + k0 * wide, wide, kc, tile + m * PANEL, add, i == 0);
-                    }
-                    add = true;
-                }
+                add = true;
             }
-        if (!add) memset(tile, 0, rows * PANEL * 4);
-        finish(tile, m0, rows, n0, columns);
+        }
+        if (!at_once) finish(tile, m0, rows, n0, columns);
     }
 };
 
@@ -131,26 +150,26 @@ static void convolve(Conv conv, int64_t groups) {
     const int threads = threads_for(M * N * conv.depth() * groups);
     // enough tasks for all threads, rows as many as share a panel in L1
     int64_t blocks = (M + MOST_ROWS - 1) / MOST_ROWS;
+    const bool rows_last = M <= MOST_ROWS;  // few rows: neighbours in time read neighbouring weights
+    if (!rows_last) blocks = (blocks + threads - 1) / threads * threads;
     while (threads > 1 && groups * chunks * blocks < 2 * threads && M / (blocks + 1) >= MB) blocks++;
     const int64_t step = (M + blocks - 1) / blocks, whole = whole_vectors(N) * conv.depth();
     const float* nothing = zeros(C);
     const int64_t rounds = (M + step - 1) / step, tasks = groups * chunks * rounds;
-    const bool rows_last = M <= MOST_ROWS;  // few rows: neighbours in time read neighbouring weights
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
+    const auto work = [&](int64_t task) {
         alignas(64) float tile[MOST_ROWS * PANEL];
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t task = 0; task < tasks; task++) {
-            const int64_t group = rows_last ? task / (chunks * rounds) : task % groups, left = rows_last ? task % (chunks * rounds) : task / groups;
-            const int64_t chunk = rows_last ? left / rounds : left % chunks, m0 = (rows_last ? left % rounds : left / chunks) * step;
-            Conv one = conv;
-            one.x += group * C;
-            one.w += group * whole;
-            one.out += group * N;
-            one.e.move(group * N);
-            one.tile_of(m0, M - m0 < step ? M - m0 : step, chunk * PANEL, nothing, tile);
-        }
-    }
+        const int64_t group = rows_last ? task / (chunks * rounds) : task % groups, left = rows_last ? task % (chunks * rounds) : task / groups;
+        const int64_t chunk = rows_last ? left / rounds : left % chunks, m0 = (rows_last ? left % rounds : left / chunks) * step;
+        Conv one = conv;
+        one.x += group * C;
+        one.w += group * whole;
+        one.out += group * N;
+        one.e.move(group * N);
+        one.tile_of(m0, M - m0 < step ? M - m0 : step, chunk * PANEL, nothing, tile);
+    };
+    if (!rows_last) return share_out(tasks, threads, work);
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
+    for (int64_t task = 0; task < tasks; task++) work(task);
 }
 
 // x (planes, or channels last) to [B][H + 2 ph][W + 2 pw + rest][C] with zeros around: the taps of a line are then one run

@@ -32,7 +32,7 @@ struct Lstm {
                 memcpy(gates + r * PANEL, inputs + ((t * B + b + r) * H + group * LANES) * 4, PANEL * 4);
                 before[r] = (first ? h0 : out + last * B * H) + (b + r) * H;
             }
-            BLOCKS_4.by_rows[rows - 1](before, 0, panel, PANEL, H, gates, true, false);
+            BLOCKS_4.by_rows[rows - 1](before, 0, panel, PANEL, H, gates, true, false, nullptr);
             for (int64_t r = 0; r < rows; r++) {
                 const int64_t at = (b + r) * H + group * LANES;
                 cell(gates + r * PANEL, (first ? c0 : cells) + at, cells + at, out + t * B * H + at);

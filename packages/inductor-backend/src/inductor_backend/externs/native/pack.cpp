@@ -62,3 +62,16 @@ EXPORT void pack_narrow(const int64_t* a) {
             for (int64_t k = 0; k < cg; k++)
                 for (int64_t l = 0; l < LANES; l++) *out++ = w[((v * LANES + l) * cg + k) * taps + t];
 }
+// w [N][C][KH][KW] (contiguous) to panels [ky][c][kx][column]: see first.cpp. w, out, N, C, KH, KW
+EXPORT void pack_first(const int64_t* a) {
+    const float* w = (const float*)a[0];
+    float* out = (float*)a[1];
+    const int64_t N = a[2], C = a[3], KH = a[4], KW = a[5];
+    for (int64_t n0 = 0; n0 < N; n0 += PANEL) {
+        const int64_t columns = N - n0 < PANEL ? N - n0 : PANEL, wide = whole_vectors(columns);
+        for (int64_t ky = 0; ky < KH; ky++)
+            for (int64_t c = 0; c < C; c++)
+                for (int64_t kx = 0; kx < KW; kx++, out += wide)
+                    for (int64_t j = 0; j < wide; j++) out[j] = j < columns ? w[(((n0 + j) * C + c) * KH + ky) * KW + kx] : 0.0f;
+    }
+}
