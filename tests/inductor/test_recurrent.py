@@ -1,4 +1,4 @@
-"""LSTM layers whose weights are constants: our kernel for their steps."""
+"""LSTM layers whose weights are constants, or that have enough steps: our kernel for their steps."""
 
 from __future__ import annotations
 
@@ -97,6 +97,41 @@ def test_results_do_not_share_memory() -> None:
         hidden.fill_(8)
     assert torch.equal(cells, kept)
     assert (y == 7).all()
+
+
+@pytest.mark.parametrize("settings", LAYERS.values(), ids=LAYERS)
+def test_layers_of_many_steps_need_no_constants(settings, texts) -> None:
+    """Weights are packed in each call: changed ones are seen at once."""
+    torch.manual_seed(0)
+    model = nn.LSTM(24, 48, **settings).eval()
+    fast = tracer_core.compile(model, fullgraph=True)
+    sequence = (3, 11, 24) if settings.get("batch_first") else (11, 3, 24)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(sequence)
+            same(fast(x), model, x)
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter) / 10)
+        few = torch.randn([min(size, 3) for size in sequence[:2]] + [24])
+        same(fast(few), model, few)
+    if 48 % lanes() == 0:
+        assert "run_lstm(" in texts[0]
+        assert "mkldnn_rnn_layer" not in texts[0]
+        assert "run_lstm(" not in texts[-1]
+        assert "mkldnn_rnn_layer" in texts[-1]
+
+
+def test_layers_that_train_are_atens() -> None:
+    torch.manual_seed(0)
+    model = nn.LSTM(16, 32)
+    fast = tracer_core.compile(model, fullgraph=True)
+    x = torch.randn(12, 2, 16)
+    fast(x)[0].square().sum().backward()
+    ours = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    model(x)[0].square().sum().backward()
+    for one, parameter in zip(ours, model.parameters(), strict=True):
+        torch.testing.assert_close(one, parameter.grad, rtol=1e-4, atol=1e-4)
 
 
 def test_other_layers_stay_atens(texts) -> None:

@@ -23,7 +23,7 @@ from inductor_backend.codegen.wrapper import Step, Wrapper
 from inductor_backend.externs.packed_ops import name_of
 from inductor_backend.externs.table import Choice
 from inductor_backend.freezing.known import with_known_tensors
-from inductor_backend.freezing.per_call import with_own_convolutions
+from inductor_backend.freezing.per_call import with_own_kernels
 from inductor_backend.freezing.prepared import FrozenRunner, freeze
 from inductor_backend.gpu_alignment import with_aligned_products
 from inductor_backend.loop_ir import printer, verify
@@ -338,7 +338,7 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         if c.target.triton:
             raise BackendError("inductor", "freeze", "freeze=True is not built for graphs on CUDA devices")
         return _compile_frozen(gm, spec)
-    c.gm = with_aligned_products(gm) if c.target.triton else _with_own_convolutions(gm, spec)
+    c.gm = with_aligned_products(gm) if c.target.triton else with_own_kernels(gm, spec)
     if not c.target.triton:
         early_builds.start_lowered(c.gm.graph.nodes)
     runner = run_stages(c).runner
@@ -357,12 +357,6 @@ def _in_the_same_layout(first: Compilation, gm: torch.fx.GraphModule, spec: Comp
     c = start(gm, spec)
     c.images_last = bool(first.program.images_last)
     return run_stages(c).runner
-
-
-def _with_own_convolutions(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
-    if not gm.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default):
-        return gm
-    return with_own_convolutions(gm, spec)
 
 
 def _compile_frozen(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:

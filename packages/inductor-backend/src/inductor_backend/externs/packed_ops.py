@@ -95,8 +95,8 @@ def lstm(
 ) -> torch.Tensor:
     """All steps of an LSTM layer: results [steps, batch, units] and then the last cells [batch, units], in one flat tensor.
 
-    inputs [steps * batch, 4 * units]: what the input and the biases add to the gates; its columns, and those of the packed
-    [units, 4 * units] weight, are ordered (group of `lanes()` units, gate, unit of the group). hidden, cells [batch, units].
+    inputs [steps * batch, 4 * units]: what the input and the biases add to the gates, in torch's order. The columns of the packed
+    [units, 4 * units] weight are ordered (group of `lanes()` units, gate, unit of the group). hidden, cells [batch, units].
     """
     batch, units = hidden.shape
     out = torch.empty((steps + 1) * batch * units)

@@ -1,6 +1,6 @@
-"""Own convolutions where parameters are no constants: their weights are packed in each call.
+"""Own convolutions and LSTM layers where parameters are no constants: their weights are packed in each call.
 
-In: an ATen graph for inference. Out: the same graph, or a copy in which the convolutions that it pays for are ours: on
+In: an ATen graph for inference. Out: the same graph, or a copy in which those that it pays for are ours: convolutions on
 channels-last data, with batch norm, activation and residual applied as they store. What always holds: results differ
 by rounding alone. Measurements: docs/notes/cpu_externs.md.
 """
@@ -14,6 +14,7 @@ import torch
 
 from inductor_backend.externs.packed import Geometry
 from inductor_backend.freezing.graph_edit import Editor, aten, copy_of
+from inductor_backend.freezing.recurrent import pack_layers_per_call, pays_per_call
 from inductor_backend.freezing.rewrite import (
     fuse_epilogues,
     geometry_of,
@@ -28,11 +29,12 @@ from tracer_core.plugin_api import CompileSpec, Phase
 PIXELS, PIXELS_OF_ONE_TAP, PIXELS_OF_TILES = 256, 128, 128
 
 
-def with_own_convolutions(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+def with_own_kernels(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
     """The graph to lower."""
-    if spec.phase is not Phase.INFERENCE or not any(_pays(node) for node in gm.graph.nodes):
+    if spec.phase is not Phase.INFERENCE or not any(_pays(node) or pays_per_call(node) for node in gm.graph.nodes):
         return gm
     editor = Editor(copy_of(gm), ())
+    pack_layers_per_call(editor)
     chosen = [node for node in editor.graph.nodes if _pays(node)]
     scale_after_convolutions(editor, set(chosen))
     pack_convolutions(editor, set(chosen))

@@ -1,8 +1,8 @@
 // The steps of an LSTM layer. What the input adds to the gates of all steps is one product made before.
 //
-// Units come in groups of LANES; the gates of a group (input, forget, cell, output) are four neighbouring vectors, in the
-// products of the input as in the packed weights: panel[group][unit before][gate][lane]. A thread keeps its groups from the
-// first step to the last, so that its part of the weights stays in its cache; threads meet once a step.
+// Units come in groups of LANES; the gates of a group (input, forget, cell, output) are four neighbouring vectors of the packed
+// weights, panel[group][unit before][gate][lane]; the products of the input lie as torch orders them, [gate][unit]. A thread
+// keeps its groups from the first step to the last, so that its part of the weights stays in its cache; threads meet once a step.
 #include "prelude.h"
 #include "packed.h"
 
@@ -29,7 +29,8 @@ struct Lstm {
             alignas(64) float gates[MB * PANEL];
             const float* before[MB];
             for (int64_t r = 0; r < rows; r++) {
-                memcpy(gates + r * PANEL, inputs + ((t * B + b + r) * H + group * LANES) * 4, PANEL * 4);
+                const float* given = inputs + (t * B + b + r) * H * 4 + group * LANES;
+                UNROLL for (int gate = 0; gate < 4; gate++) put(gates + r * PANEL + gate * LANES, load(given + gate * H));
                 before[r] = (first ? h0 : out + last * B * H) + (b + r) * H;
             }
             BLOCKS_4.by_rows[rows - 1](before, 0, panel, PANEL, H, gates, true, false, nullptr);
