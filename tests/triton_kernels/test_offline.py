@@ -41,6 +41,8 @@ def report(tmp_path_factory):
         "transpose",
         "long columns",
         "argmax",
+        "scans",
+        "long scans",
         "index",
         "bfloat16",
         "linear, gelu",

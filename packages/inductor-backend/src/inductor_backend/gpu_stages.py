@@ -46,7 +46,7 @@ def _in_any_order(node: Node) -> Node:
 
 def fuse_for_gpu(c: Compilation) -> None:
     fuel = fusion_fuel() if c.options.fuse else 0
-    c.plan = fuse(c.program, c.sizes, fuel, ROWS_OF_A_FUSED_REDUCTION)
+    c.plan = fuse(c.program, c.sizes, fuel, ROWS_OF_A_FUSED_REDUCTION, reads_scans=False)
 
 
 def externs(c: Compilation) -> None:

@@ -31,6 +31,7 @@ from inductor_backend.loop_ir.nodes import (
 )
 from inductor_backend.loop_ir.values import Number, cast, topological
 from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.lowering import scan
 from inductor_backend.lowering.cat_chains import find_chains
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
@@ -43,7 +44,7 @@ from inductor_backend.target import target_of
 from tracer_core.plugin_api import BackendError, CompileSpec
 
 #: Modules of lowerings whose loops run in order, which Triton's kernels do not.
-ORDERED = frozenset({"inductor_backend.lowering.scan", "inductor_backend.lowering.scatter"})
+ORDERED = frozenset({"inductor_backend.lowering.scatter"})
 
 #: Scatters that eager does in any order on a GPU, by atomic additions or plain stores. (It sorts for the others.)
 UNORDERED = frozenset(
@@ -75,6 +76,7 @@ class GraphLowering:
         self.target = target_of(gm.graph)
         self.program = Program(spec.name, device=self.target.device)
         self.ctx = Lowering(self.program, sizes)
+        self.ctx.parallel = self.target.triton
         self.env: dict[torch.fx.Node, Any] = {}
         self.mutated: set[str] = set()
         self.in_place = in_place_writes(gm.graph)
@@ -211,6 +213,8 @@ class GraphLowering:
     def beyond_loops(self, node: torch.fx.Node, lowering: Any) -> bool:
         """Whether it reads or makes a tensor of a dtype that loops do not hold, or needs loops in order on a GPU."""
         if self.target.triton and lowering.__module__ in ORDERED and not _unordered(node):
+            return True
+        if self.target.triton and lowering.__module__ == scan.__name__ and scan.is_slow_on_gpus(node):
             return True
         return any(tensor.dtype not in MEMORY_TYPES for tensor in tensors_of(node))
 

@@ -69,6 +69,7 @@ class Lowering:
         self.scattered: dict[torch.fx.Node, Any] = {}
         self.last: set[torch.fx.Node] = set()
         self.bits: dict[str, Ref] = {}
+        self.parallel = False  # one program a row or part of it, on a GPU
 
     # what the current node says ------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Running sums, products, extremes.
 
-In: graph nodes of cumulative operators. Out: one scan node each. What always holds: the result's dtype is
-eager's; a dimension of one element has nothing to run over and becomes pointwise.
+In: graph nodes of cumulative operators. Out: one scan node each; on a GPU, of few long rows, three loops over equal parts of
+the rows. What always holds: the result's dtype is eager's; a dimension of one element has nothing to run over and becomes
+pointwise.
 """
 
 from __future__ import annotations
@@ -11,16 +12,106 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Index
-from inductor_backend.loop_ir.values import Value, cast, const
+from inductor_backend.index_expr import Expr, Index, product, variables
+from inductor_backend.loop_ir.nodes import Store
+from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.ops import compute_dtype
 
+#: On a GPU one program walks a row: from so many rows on the device is busy, up to this length a row is in registers,
+#: and parts of rows are of these lengths, so that there are about so many.
+ENOUGH_ROWS, LONGEST_ROW, PARTS, PROGRAMS = 128, 8192, (512, 4096), 528
+
+#: Scans whose parts can be put together: what meets the sum of all parts before, and the reduction that gives it.
+_TOGETHER = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+
+_KINDS = {
+    aten.cumsum.default: "sum", aten.cumprod.default: "prod", aten.logcumsumexp.default: "logsumexp",
+    aten.cummax.default: "max_at", aten.cummin.default: "min_at",
+}  # fmt: skip
+
+
+def part_length(sizes: Sequence[int], dim: int) -> int | None:
+    """Into parts of which length long rows are cut for a GPU (0: they are not), None where there is no such length."""
+    row, rows = sizes[dim], product(size for k, size in enumerate(sizes) if k != dim)
+    if row <= LONGEST_ROW or rows >= ENOUGH_ROWS:
+        return 0
+    least, most = PARTS
+    wanted = max(least, min(most, row * rows // PROGRAMS))
+    lengths = [*range(wanted, most + 1), *range(wanted - 1, least - 1, -1)]
+    return next((length for length in lengths if row % length == 0), None)
+
+
+def is_slow_on_gpus(node: torch.fx.Node) -> bool:
+    """Whether rows are few and long, and can or need not be put together from parts: ATen's kernel is quicker."""
+    given, dim = node.args[0].meta["val"], node.args[1]  # type: ignore[union-attr]
+    if not given.dim():
+        return False
+    if not all(isinstance(size, int) for size in given.shape):
+        hints = [size if isinstance(size, int) else size.node.hint for size in given.shape]
+        return any(hint is None for hint in hints) or part_length(hints, dim % len(hints)) != 0  # type: ignore[operator]
+    length = part_length(given.shape, dim % given.dim())  # type: ignore[operator]
+    together = _KINDS[node.target] in _TOGETHER or _values_alone(node, given.dtype)  # type: ignore[index]
+    return length is None or (length > 0 and not together)
+
+
+def _values_alone(node: torch.fx.Node, dtype: torch.dtype) -> bool:
+    """Of a running extreme, nobody asks for the places."""
+    extreme = node.target in (aten.cummax.default, aten.cummin.default) and dtype != torch.bool
+    return extreme and all(user.args[1] == 0 for user in node.users)
+
+
+def _in_parts(
+    ctx: Lowering,
+    kind: str,
+    body: Any,
+    sizes: tuple[Expr, ...],
+    dim: int,
+    length: int,
+    strides: Sequence[Expr],
+    result: torch.dtype,
+) -> Ref:
+    """The whole of each part; the running values of these; then each part, whose first element has met all before."""
+    row = sizes[dim]
+    assert isinstance(row, int)
+    parts = row // length
+    wide: tuple[Expr, ...] = (*sizes[:dim], parts, length, *sizes[dim + 1 :])
+
+    def whole(at: Sequence[Index]) -> tuple[Index, ...]:
+        return (*at[:dim], at[dim] * length + at[dim + 1], *at[dim + 2 :])
+
+    dtype = compute_dtype(result)
+    (totals,) = ctx.reduction(kind, lambda at: body(whole(at)), wide, [dim + 1], dtype)
+    (running,) = ctx.scan(kind, totals.at, totals.sizes, dim, [(dtype, None)])
+
+    def element(at: Sequence[Index]) -> Value:
+        value = body(whole(at))
+        zero = const(0, torch.int64)
+        first = make("eq", make("index", attr=at[dim + 1]), zero)
+        inside = make("gt", make("index", attr=at[dim]), zero)
+        place = (*at[:dim], at[dim] - Index(1), Index(), *at[dim + 2 :])
+        test = make("bit_and", first, inside)
+        before = make("masked_load", test, value, attr=(running.buffer.name, running.place(place), dtype))
+        return make("where", test, make(_TOGETHER[kind], before, value), value)
+
+    buffer = ctx.buffer(sizes, result, ctx.dense(sizes, strides))
+    index = variables(wide)
+    reduced = [k == dim + 1 for k in range(len(wide))]
+    ctx.add_loop(wide, reduced, [Store((buffer.name,), whole(index), element(index), scan=kind)])
+    return Ref.of(buffer)
+
 
 def _nothing_to_run(x: Ref, dim: int) -> bool:
     return not x.sizes or x.sizes[dim % len(x.sizes)] == 1
+
+
+def _length(ctx: Lowering, kind: str, sizes: tuple[Expr, ...], dim: int) -> int | None:
+    """Of the parts that rows are cut into; 0 or None for no parts."""
+    if not ctx.parallel or kind not in _TOGETHER or not all(isinstance(size, int) for size in sizes):
+        return 0
+    return part_length(sizes, dim)  # type: ignore[arg-type]
 
 
 def _running(kind: str) -> Any:
@@ -28,14 +119,20 @@ def _running(kind: str) -> Any:
         result = ctx.meta().dtype
 
         if not x.sizes and dim not in (0, -1):
-            return call_fallback(ctx, ctx.node.target, [x, dim], {"dtype": dtype} if dtype else {})  # eager's error
+            return call_fallback(
+                ctx, ctx.node.target, [x, dim], {"dtype": dtype} if dtype else {}
+            )  # eager's error
 
         def body(at: Sequence[Index]) -> Value:
             return cast(x.at(at), result)
 
         if _nothing_to_run(x, dim):
             return ctx.pointwise(body)
-        return ctx.scan(kind, body, x.sizes, dim % len(x.sizes), [(result, ctx.strides())])[0]
+        dim %= len(x.sizes)
+        length = _length(ctx, kind, x.sizes, dim)
+        if length:
+            return _in_parts(ctx, kind, body, x.sizes, dim, length, ctx.strides(), result)
+        return ctx.scan(kind, body, x.sizes, dim, [(result, ctx.strides())])[0]
 
     return lowering
 
@@ -59,6 +156,10 @@ def _running_extreme(kind: str) -> Any:
             return ctx.pointwise(body, x.sizes, x.dtype, ctx.strides(0)), where
         dim, values = dim % len(x.sizes), (x.dtype, ctx.strides(0))
         if used == {0} and x.dtype != torch.bool:
+            length = _length(ctx, kind, x.sizes, dim)
+            if length:
+                found = _in_parts(ctx, kind, body, x.sizes, dim, length, ctx.strides(0), x.dtype)
+                return found, found
             (found,) = ctx.scan(kind, body, x.sizes, dim, [values])
             return found, found
         outputs = [values, (torch.int64, ctx.strides(1))]

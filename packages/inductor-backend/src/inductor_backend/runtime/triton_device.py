@@ -27,17 +27,24 @@ __all__ = [
     "float_mod",
     "gelu_erf",
     "gelu_tanh",
+    "greater",
     "int_floor_div",
     "int_mod",
     "int_pow",
+    "last_greatest",
+    "last_least",
+    "lesser",
     "libdevice",
+    "log_add_exp",
     "max_row",
     "min_row",
+    "plus",
     "prod_row",
     "relu",
     "sigmoid",
     "silu",
     "softplus",
+    "times",
     "tl",
     "triton",
 ]
@@ -120,33 +127,38 @@ def float_floor_div(a, b):
 
 
 @triton.jit
-def _greater(a, b):
+def greater(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _lesser(a, b):
+def lesser(a, b):
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _times(a, b):
+def times(a, b):
     return a * b
 
 
 @triton.jit
+def plus(a, b):
+    return a + b
+
+
+@triton.jit
 def max_row(x):
-    return tl.reduce(x, 1, _greater, keep_dims=True)
+    return tl.reduce(x, 1, greater, keep_dims=True)
 
 
 @triton.jit
 def min_row(x):
-    return tl.reduce(x, 1, _lesser, keep_dims=True)
+    return tl.reduce(x, 1, lesser, keep_dims=True)
 
 
 @triton.jit
 def prod_row(x):
-    return tl.reduce(x, 1, _times, keep_dims=True)
+    return tl.reduce(x, 1, times, keep_dims=True)
 
 
 @triton.jit
@@ -186,3 +198,25 @@ def argmax_row(x, at):
 def argmin_row(x, at):
     _value, place = tl.reduce((x, at), 1, _first_least, keep_dims=True)
     return place
+
+
+@triton.jit
+def log_add_exp(a, b):
+    """Of two infinities of one sign, that one; NaN where either is."""
+    most = greater(a, b)
+    least = lesser(a, b)
+    infinite = (most == least) & (tl.abs(most) == float("inf"))
+    return tl.where(infinite, most, most + libdevice.log1p(libdevice.exp(least - most)))
+
+
+@triton.jit
+def last_greatest(a, at, b, bt):
+    """Of two neighbours the later one, unless the earlier is greater; a NaN is only followed by a NaN."""
+    take = (b != b) | ((a == a) & (b >= a))
+    return tl.where(take, b, a), tl.where(take, bt, at)
+
+
+@triton.jit
+def last_least(a, at, b, bt):
+    take = (b != b) | ((a == a) & (b <= a))
+    return tl.where(take, b, a), tl.where(take, bt, at)

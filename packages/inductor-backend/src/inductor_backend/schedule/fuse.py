@@ -64,7 +64,15 @@ class Plan:
 class Fusion:
     """Puts nodes into groups one by one, in program order. Mutable."""
 
-    def __init__(self, program: Program, sizes: SizeVars, fuel: int | None = None, rows: int = 8) -> None:
+    def __init__(
+        self,
+        program: Program,
+        sizes: SizeVars,
+        fuel: int | None = None,
+        rows: int = 8,
+        reads_scans: bool = True,
+    ) -> None:
+        self.reads_scans = reads_scans
         self.program, self.sizes, self.fuel, self.rows = program, sizes, fuel, rows
         self.deps: Dependencies = dependencies(program)
         self.groups: list[Group] = []
@@ -161,6 +169,8 @@ class Fusion:
             return Refused("too many buffers for one kernel")
         if group.loops[0].product:
             return self._after_product(group, node)
+        if not self.reads_scans and node.reads() & {b for one in group.loops for b in _scanned(one)}:
+            return Refused("reads a scan, which other threads of the same kernel store")
         joined = unify(group.domain, node)
         if isinstance(joined, Refused):
             return joined
@@ -208,10 +218,16 @@ class Fusion:
         return result
 
 
-def fuse(program: Program, sizes: SizeVars, fuel: int | None = None, rows: int = 8) -> Plan:
+def _scanned(node: LoopNode) -> set[str]:
+    return {name for store in node.stores if store.scan is not None for name in store.buffers}
+
+
+def fuse(
+    program: Program, sizes: SizeVars, fuel: int | None = None, rows: int = 8, reads_scans: bool = True
+) -> Plan:
     """Groups of one program. fuel: the number of fusions allowed (None: all), to bisect a wrong result. rows: from
-    how many a reduction's kernel may hold other work."""
-    return Fusion(program, sizes, fuel, rows).run()
+    how many a reduction's kernel may hold other work. reads_scans: a kernel may read what it has scanned."""
+    return Fusion(program, sizes, fuel, rows, reads_scans).run()
 
 
 def readers_outside(

@@ -21,6 +21,7 @@ from inductor_backend.codegen.triton.expressions import (
     pointer_type,
 )
 from inductor_backend.codegen.triton.reducers import REDUCERS, Reducer
+from inductor_backend.codegen.triton.scanners import SCANNERS, Scanner
 from inductor_backend.codegen.triton.tiling import Axis, Tile, choose_tile
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.errors import unsupported
@@ -37,6 +38,7 @@ from inductor_backend.index_expr import (
 )
 from inductor_backend.loop_ir.nodes import Program, Store
 from inductor_backend.loop_ir.values import Value, topological
+from inductor_backend.ops import compute_dtype
 from inductor_backend.schedule.fused_body import KernelBody, Phase
 from inductor_backend.size_vars import SizeVars
 
@@ -44,6 +46,9 @@ NAME = "@NAME@"
 
 #: Offsets beyond this need 64 bits.
 NARROW = 2**31 - 2**16
+
+#: Reductions and scans that give places.
+_WITH_POSITIONS = frozenset({"argmax", "argmin", "max_at", "min_at"})
 
 #: Positions of pseudo variables that stand for an axis's flat index.
 _FLAT = 1000
@@ -77,11 +82,9 @@ class TritonKernelWriter:
         self._given = tile
         self.program, self.body, self.sizes = program, body, sizes
         for phase in body.phases:
-            if phase.scans or any(
-                s.combine is not None and not s.atomic for s in (*phase.row, *phase.stores)
-            ):
+            if any(s.combine is not None and not s.atomic for s in (*phase.row, *phase.stores)):
                 labels = ", ".join(origin.op for origin in body.origins)
-                raise unsupported("codegen", f"scans and scatters are not built for Triton: {labels}")
+                raise unsupported("codegen", f"scatters in order are not built for Triton: {labels}")
         position = self._row_position() if self._counts_positions() else None
         self.nest: LoopNest = loop_nest(
             program, body, sizes, False, extra=() if position is None else (position,)
@@ -114,7 +117,7 @@ class TritonKernelWriter:
     # what the body needs -------------------------------------------------------------------------
 
     def _counts_positions(self) -> bool:
-        return any(s.reduce in ("argmax", "argmin") for phase in self.body.phases for s in phase.reductions)
+        return any((s.reduce or s.scan) in _WITH_POSITIONS for phase in self.body.phases for s in phase.loop)
 
     def _row_position(self) -> Index:
         """Number of an element within its row, in the order of the tensor's dimensions."""
@@ -273,13 +276,18 @@ class TritonKernelWriter:
 
     def store(self, store: Store, names: dict[Value, str], axes: tuple[Axis, ...]) -> None:
         (name,) = store.buffers
+        value = names[store.value]
+        if store.value.name == "constant" or not self.axes(store.value.variables):
+            value = f"tl.broadcast_to({value}, {self.shape(axes)})"
+        self._store_at(name, store, value, names, axes)
+
+    def _store_at(
+        self, name: str, store: Store, value: str, names: dict[Value, str], axes: tuple[Axis, ...]
+    ) -> None:
         have: set[int] = set()
         for index in store.index:
             have |= index.variables()
         address = self.spread(self.address(name, store.index, names), self.axes(have), axes)
-        value = names[store.value]
-        if store.value.name == "constant" or not self.axes(store.value.variables):
-            value = f"tl.broadcast_to({value}, {self.shape(axes)})"
         mask = self.mask(axes)
         where = f"{self.pointer(name)} + ({address}), {value}{f', {mask}' if mask else ''}"
         self.out.line(
@@ -393,17 +401,22 @@ class TritonKernelWriter:
         self.emit(_needed(phase.row), names, False)
         for store in phase.row:
             self.store(store, names, self.tile.outer)
-        if not phase.stores and not phase.reductions:
+        if not phase.loop:
             return
         reducers = [self._reducer(store) for store in phase.reductions]
-        values = topological([*_needed(phase.stores), *(value for _, value, _ in reducers)])
+        scanners = [self._scanner(store) for store in phase.scans]
+        stored = _needed([*phase.stores, *phase.scans])
+        values = topological([*stored, *(value for _, value, _ in reducers)])
         self.emit(values, names, False)
         if self.tile.looped:
-            self._loop(phase, reducers, values, names)
+            self._loop(phase, reducers, scanners, values, names)
         else:
             self.emit(values, names, True)
             for store in phase.stores:
                 self.store(store, names, self.tile.axes)
+            for store, scanner in scanners:
+                self._lines(scanner.whole, self._element(store.value, names), names)
+                self._scanned(store, scanner, names)
             for _, value, reducer in reducers:
                 self._lines(reducer.whole, self._element(value, names), names)
         for store, _, reducer in reducers:
@@ -424,10 +437,22 @@ class TritonKernelWriter:
         self.counter += 1
         return store, value, REDUCERS[store.reduce](name, value.dtype, result)
 
+    def _scanner(self, store: Store) -> tuple[Store, Scanner]:
+        name = f"c{self.counter}"
+        self.counter += 1
+        dtype = compute_dtype(self.program.buffers[store.buffers[0]].dtype)
+        return store, SCANNERS[store.scan or ""](name, store.value.dtype, dtype)
+
+    def _scanned(self, store: Store, scanner: Scanner, names: dict[Value, str]) -> None:
+        """Stores what a scan has come to at each element. (Nothing in this kernel reads it again.)"""
+        for buffer, text in zip(store.buffers, scanner.results, strict=True):
+            self._store_at(buffer, store, text, names, self.tile.axes)
+
     def _loop(
         self,
         phase: Phase,
         reducers: list[tuple[Store, Value, Reducer]],
+        scanners: list[tuple[Store, Scanner]],
         values: list[Value],
         names: dict[Value, str],
     ) -> None:
@@ -435,12 +460,17 @@ class TritonKernelWriter:
         assert reduced is not None
         for _, _, reducer in reducers:
             self._lines(reducer.start, "", names)
+        for _, scanner in scanners:
+            self._lines(scanner.start, "", names)
         with self.out.block_python(f"for start in range(0, {self.size(reduced.numel)}, {reduced.constant}):"):
             self._axis_index(reduced, "start")
             scope = dict(names)
             self.emit(values, scope, True)
             for store in phase.stores:
                 self.store(store, scope, self.tile.axes)
+            for store, scanner in scanners:
+                self._lines(scanner.each, self._element(store.value, scope), scope)
+                self._scanned(store, scanner, scope)
             for _, value, reducer in reducers:
                 self._lines(reducer.each, self._element(value, scope), scope)
         for _, _, reducer in reducers:
@@ -467,6 +497,8 @@ class TritonKernelWriter:
                 mask=mask,
                 at=at,
                 count=f"({self.size(reduced.numel)})",
+                rows=self.shape(self.tile.outer),
+                last=f"({reduced.letter}index - start == {reduced.constant} - 1)",
             )
             self.out.line(text)
 
