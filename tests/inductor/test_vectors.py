@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import tracer_core
-from inductor_backend.codegen.cpp import streaming, vectors
+from inductor_backend.codegen.cpp import kernel, streaming, vectors
 
 pytestmark = pytest.mark.skipif(not vectors.available(), reason="no vectors of 16 floats here")
 
@@ -171,3 +171,32 @@ def test_plain_loops_give_the_same(monkeypatch):
             function = PROGRAMS[name]
             for x in (torch.randn(4, 5), torch.randn(3, 40, dtype=torch.float64), torch.randn(3, 40)):
                 same(tracer_core.compile(function)(x), function(x))
+
+
+@pytest.mark.parametrize("place", [0, 16, 31, 40, 99])
+def test_waves_of_large_numbers_at_any_place(place, written):
+    """A vector with a number past the fast range is computed once more, by libm: nothing of it may count twice."""
+
+    def function(x):
+        y = x.sin() - x.cos()
+        return y, (x.cos() * 2).sum(1), x.sin().amax(1)
+
+    def in_place(x):
+        return x.sin_().cos_()
+
+    x = torch.randn(4, 100)
+    x[1:, place] = torch.tensor([3e5, -1.7e30, 3.1e4])
+    for step in (function, in_place):
+        compiled = tracer_core.compile(step)
+        same(compiled(x.clone()), step(x.clone()))
+        x[0, place] = float("inf")  # once more, with NaN as the result
+        same(compiled(x.clone()), step(x.clone()))
+        x[0, place] = 1.0
+    assert written[0] > 1
+
+
+def test_wide_column_sums_past_the_caches(monkeypatch):
+    monkeypatch.setattr(kernel, "STREAMED", 0)
+    x = torch.randn(301, 200)
+    compiled = tracer_core.compile(lambda x: (x.sum(0), (x * x).mean(0)))
+    same(compiled(x), (x.double().sum(0).float(), (x * x).double().mean(0).float()))

@@ -90,6 +90,21 @@ template <int unrolled, class Step> TC_INLINE void tc_walk(int64_t i, int64_t st
     for (; i < stop; i += 16) step(i, tc_first(stop - i), 0);
 }
 
+// The same for steps that hold for usual values only: step(first element, lanes, number, tc_near) is false, and has done
+// nothing, where others come; step(..., tc_anywhere) takes all. Calls of libm stay out of the inner loop: around one no
+// vector keeps its register, and every constant would be read anew.
+struct tc_near {};
+struct tc_anywhere {};
+template <int unrolled, class Step> TC_INLINE void tc_walk_near(int64_t i, int64_t stop, Step step) {
+    for (; i < stop; i += 16) {
+        for (; i + 16 * unrolled <= stop; i += 16 * unrolled) {
+            if (!step(i, tc_all(), 0, tc_near())) break;
+            if (unrolled > 1 && !step(i + 16, tc_all(), 1, tc_near())) { i += 16; break; }
+        }
+        if (i < stop) step(i, tc_first(stop - i), 0, tc_anywhere());
+    }
+}
+
 // ---- over the lanes of a vector
 TC_INLINE tc_v tc_greater(tc_v a, tc_v b) { return __builtin_ia32_maxps512_mask(a, b, a, TC_ALL_LANES, 4); }  // b if one is NaN
 TC_INLINE tc_v tc_lesser(tc_v a, tc_v b) { return __builtin_ia32_minps512_mask(a, b, a, TC_ALL_LANES, 4); }
@@ -271,8 +286,36 @@ TC_INLINE tc_v tc_gelu_tanh(tc_v x) {
 }
 TC_INLINE tc_v tc_softplus(tc_v x) { return tc_max(x, tc_v{}) + tc_log1p(tc_exp_below((tc_v)((tc_m)x | INT32_MIN))); }
 
-// ---- trigonometry: the vector variants of prelude_trig.h
+// ---- trigonometry: the forms and coefficients of prelude_trig.h, inlined. A lane's coefficients are chosen, not one of
+// two results: sin(r) = r + s r (S0 + S1 s + S2 s^2), cos(r) = 1 - s / 2 + s s (C0 + C1 s + C2 s^2), s = r^2.
 #if defined(TC_TRIG)
-TC_INLINE tc_v tc_sin(tc_v x) { return (tc_v)_ZGVeN16v_tc_sin_f32(x); }
-TC_INLINE tc_v tc_cos(tc_v x) { return (tc_v)_ZGVeN16v_tc_cos_f32(x); }
+// y where the bit is set, else x
+TC_INLINE tc_v tc_blend(unsigned short bits, tc_v x, tc_v y) { return __builtin_ia32_blendmps_512_mask(x, y, bits); }
+TC_INLINE tc_v tc_blend(unsigned short bits, float x, float y) { return tc_blend(bits, tc_splat(x), tc_splat(y)); }
+// sin(x + turn pi/2) of |x| <= 30000
+template <int turn> TC_INLINE tc_v tc_wave(tc_v x) {
+    const tc_m sign = tc_m{} + INT32_MIN;
+    const tc_v shifted = x * 0x1.45f306p-1f + (0x1.8p23f + turn), n = shifted - (0x1.8p23f + turn);
+    tc_v r = x - n * 0x1.921fb4p+0f;
+    r = r - n * 0x1.4442d0p-24f;
+    r = r - n * 0x1.846988p-48f;
+    const tc_v s = r * r;
+    const tc_m q = (tc_m)shifted;
+    const unsigned short odd = __builtin_ia32_ptestmd512(q, tc_m{} + 1, TC_ALL_LANES), even = ~odd;
+    tc_v p = tc_blend(odd, -0x1.9aaee2p-13f, 0x1.9bc37cp-16f) * s + tc_blend(odd, 0x1.110bdep-7f, -0x1.6c1298p-10f);
+    p = p * s + tc_blend(odd, -0x1.555552p-3f, 0x1.555554p-5f);
+    tc_v y = p * (s * tc_blend(odd, r, s)) + tc_blend(odd, r, s * -0.5f + 1.0f);
+    y = (tc_v)__builtin_ia32_pternlogd512_mask((tc_m)y, (tc_m)r, sign, 0xf8, even);  // y | r & sign: the sum loses -0.0's
+    return (tc_v)__builtin_ia32_pternlogd512_mask((tc_m)y, q << 30, sign, 0x78, TC_ALL_LANES);  // y ^ q << 30 & sign
+}
+// the lanes with |x| > 30000, infinity, NaN: libm's
+TC_INLINE int tc_far(tc_v x) { return __builtin_ia32_cmpps512_mask(tc_abs(x), tc_splat(30000.0f), 6, TC_ALL_LANES, 4); }
+#define TC_WAVE(name, turn)                                                                                    \
+    TC_INLINE tc_v tc_##name(tc_v x) {                                                                         \
+        return __builtin_expect(tc_far(x), 0) ? tc_trige::by_lane<tc_libm_##name>(x) : tc_wave<turn>(x);       \
+    }                                                                                                          \
+    TC_INLINE tc_v tc_##name(tc_v x, tc_near, int* far) { *far |= tc_far(x); return tc_wave<turn>(x); }        \
+    TC_INLINE tc_v tc_##name(tc_v x, tc_anywhere, int*) { return tc_##name(x); }
+TC_WAVE(sin, 0)
+TC_WAVE(cos, 1)
 #endif

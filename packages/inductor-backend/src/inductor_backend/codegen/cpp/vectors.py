@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 LANES = 16
 
 #: What the text in the vector's loop needs: kernels with it include prelude_vector.h.
-MARK = "tc_walk<"
+MARK = "tc_walk"
 
 #: Ops on floats whose text is the same for vectors.
 _NAMES = """
@@ -40,6 +40,9 @@ silu erf gelu_erf gelu_tanh softplus eq ne lt le gt ge isnan isinf where
 FLOAT_OPS = frozenset(str(_NAMES).split())
 #: The same on truths, which are 0 and -1 here.
 TRUTH_OPS = frozenset({"mul", "bit_and", "bit_or", "bit_xor", "bit_not", "eq", "ne", "where"})
+
+#: Ops that have a text for usual arguments and one, with a call in it, for all: see `tc_walk_near`.
+NEAR_OPS = frozenset({"sin", "cos"})
 
 MEMORY = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -155,19 +158,27 @@ def write(
         _open(writer, store, reducer, unrolled)
     step = f"step_{writer.counter}"
     writer.counter += 1
+    near = any(value.name in NEAR_OPS for value in inside)
+    where = ", const auto where" if near else ""
     out.line(
-        f"const auto {step} = [&](const int64_t {variable}, const auto lanes, const int u) "
+        f"const auto {step} = [&](const int64_t {variable}, const auto lanes, const int u{where}) "
         "__attribute__((always_inline)) {"
     )
     with out.indented():
         names = dict(known)
+        if near:
+            out.line("int far = 0;")
         vectors = _emit(writer, inside, names)
+        if near:
+            out.line("if (far) return false;")
         for store in phase.stores:
             _put(writer, store, _operand(store.value, names, vectors), names, variable, start)
         for store, reducer in reducers:
             _step(writer, store, reducer, _operand(store.value, names, vectors), variable, start)
+        if near:
+            out.line("return true;")
     out.line("};")
-    out.line(f"{MARK}{unrolled}>({bounds[0]}, {bounds[1]}, {step});")
+    out.line(f"{MARK}{'_near' if near else ''}<{unrolled}>({bounds[0]}, {bounds[1]}, {step});")
     for store, reducer in reducers:
         _close(writer, store, reducer, bounds[2])
     for store in streams:
@@ -201,6 +212,8 @@ def _text(writer: KernelWriter, value: Value, names: dict[Value, str], vectors: 
         return f"tc_chosen({operands[0]})" if value.dtype == torch.float32 else f"{operands[0]} != 0.0f"
     if value.name == "round_to":
         return f"tc_rounded_{'bf16' if value.attr == torch.bfloat16 else 'half'}({operands[0]})"
+    if value.name in NEAR_OPS:
+        return f"tc_{value.name}({operands[0]}, where, &far)"
     return CPP_OPS[value.name](value, *operands)
 
 
