@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from inductor_backend.loop_ir.values import cast
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
@@ -43,9 +41,9 @@ def convolution_backward(
 
 
 def _bias(ctx: Lowering, dy: Ref) -> Ref:
-    """The sum over everything but channels, in double: as many terms as pixels, which may cancel."""
+    """The sum over everything but channels."""
     dims: Sequence[int] = [k for k in range(len(dy.sizes)) if k != 1]
-    dtype, wide = ctx.meta(2).dtype, torch.float64
+    dtype, wide = ctx.meta(2).dtype, ctx.sum_dtype(ctx.meta(2).dtype)
     (total,) = ctx.reduction("sum", lambda at: cast(dy.at(at), wide), dy.sizes, dims, wide, "bias_gradient")
     shaped = total.reshape(ctx.shape(2))
     return ctx.pointwise(lambda at: cast(shaped.at(at), dtype), ctx.shape(2), dtype, label="bias_gradient")

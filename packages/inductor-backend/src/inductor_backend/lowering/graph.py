@@ -75,7 +75,7 @@ class GraphLowering:
         self.gm, self.sizes, self.images_last = gm, sizes, images_last
         self.target = target_of(gm.graph)
         self.program = Program(spec.name, device=self.target.device)
-        self.ctx = Lowering(self.program, sizes)
+        self.ctx = Lowering(self.program, sizes, self.target.triton)
         self.ctx.parallel = self.target.triton
         self.env: dict[torch.fx.Node, Any] = {}
         self.mutated: set[str] = set()

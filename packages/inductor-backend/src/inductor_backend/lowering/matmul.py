@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inductor_backend.index_expr import contiguous_strides
 from inductor_backend.loop_ir.nodes import Layout, Strided
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
@@ -27,11 +28,18 @@ def _at_least(stride: Any, size: Any) -> bool:
 
 
 def matrix(ctx: Lowering, x: Ref) -> Strided:
-    """The operand as BLAS takes it, copied to row-major order where it does not."""
+    """The operand as BLAS takes it, copied to row-major order where it does not (on GPUs to column-major order where its
+    columns lie side by side, so that nothing is turned round)."""
     layout = x.strided()
     if layout is not None and is_blas_matrix(layout):
         return Strided(x.buffer.name, layout)
-    copied = ctx.copy(x)
+    strides = None
+    if ctx.gpu:
+        flat, last = x.buffer.layout.flat(x.index), len(x.sizes) - 1
+        if flat.coefficient(last - 1) == 1 and flat.coefficient(last) != 1:
+            turned = contiguous_strides([*x.sizes[:-2], x.sizes[-1], x.sizes[-2]])
+            strides = (*turned[:-2], turned[-1], turned[-2])
+    copied = ctx.copy(x, strides)
     return Strided(copied.buffer.name, copied.buffer.layout)
 
 

@@ -1,7 +1,7 @@
 """Gradients of normalisations: batch, layer and group norm.
 
 In: graph nodes. Out: two sums for each normalised row, from one reading of it, and pointwise nodes. What always
-holds: all sums are of float32 (float64 for float64) values; a gradient that the mask does not ask for is not computed.
+holds: sums are in double, on GPUs in float32 (float64 for float64); a gradient that the mask does not ask for is not computed.
 
 With x^ = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - x^ * mean(g * x^)) over the normalised row;
 the gradient of the weight is the sum of dy * x^, that of the bias the sum of dy, over everything else.
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Index, product, simplify
+from inductor_backend.index_expr import Index, product, simplify, variables
 from inductor_backend.loop_ir.values import Value, cast, make
 from inductor_backend.loop_ir.views import Ref, broadcast
 from inductor_backend.lowering.normalization import At, inverse_std
@@ -38,7 +38,7 @@ def _read(x: Ref | None, at: At, dtype: torch.dtype) -> Value | None:
 def _sum(
     ctx: Lowering, terms: Callable[[At], Value], sizes: Sequence[Any], dims: list[int], label: str
 ) -> Ref:
-    wide = torch.float64
+    wide = ctx.sum_dtype(terms(variables(sizes)).dtype)
     (total,) = ctx.reduction("sum", lambda at: cast(terms(at), wide), sizes, dims, wide, label)
     return total
 

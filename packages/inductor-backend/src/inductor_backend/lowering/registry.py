@@ -59,8 +59,8 @@ class Lowering:
     images are channels-last; `bits`: a buffer of zeros and ones -> the bools it was made of (`dropout`).
     """
 
-    def __init__(self, program: Program, sizes: SizeVars) -> None:
-        self.program, self.sizes = program, sizes
+    def __init__(self, program: Program, sizes: SizeVars, gpu: bool = False) -> None:
+        self.program, self.sizes, self.gpu = program, sizes, gpu
         self.node: torch.fx.Node = None  # type: ignore[assignment]  # set before every lowering
         self._count = 0
         self.copies: dict[Any, Ref] = {}
@@ -70,6 +70,11 @@ class Lowering:
         self.last: set[torch.fx.Node] = set()
         self.bits: dict[str, Ref] = {}
         self.parallel = False  # one program a row or part of it, on a GPU
+
+    def sum_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """Of sums over as many terms as rows or pixels, which may cancel: double, or on GPUs, whose sums are sums of short
+        parts, the terms' own (at least float32)."""
+        return torch.float32 if self.gpu and dtype != torch.float64 else torch.float64
 
     # what the current node says ------------------------------------------------------------------
 

@@ -40,25 +40,28 @@ def split_reductions(program: Program, sizes: SizeVars) -> list[str]:
     """Splits what it can; returns one line for each."""
     notes: list[str] = []
     nodes: list[Node] = []
+    writers = program.writers()
     for node in program.nodes:
-        cut = _cut(program, node, sizes) if isinstance(node, LoopNode) else None
+        cut = _cut(program, node, sizes, writers) if isinstance(node, LoopNode) else None
         if cut is None:
             nodes.append(node)
             continue
         assert isinstance(node, LoopNode)
         notes.append(f"{node.name}: {' x '.join(str(parts) for parts in cut.values())} parts")
-        nodes += _split(program, node, cut)
+        nodes += _split(program, node, cut, _across(program, node, sizes))
     program.nodes = nodes
     return notes
 
 
-def _cut(program: Program, node: LoopNode, sizes: SizeVars) -> dict[int, Expr] | None:
+def _cut(
+    program: Program, node: LoopNode, sizes: SizeVars, writers: Mapping[str, Sequence[Node]]
+) -> dict[int, Expr] | None:
     """Reduced dimension -> into how many parts it is cut (None: the node stays whole)."""
     if len(node.stores) != 1 or node.stores[0].reduce not in (*_AGAIN, "welford"):
         return None
     rows = sizes.hint(product(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r))
     row = sizes.hint(product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r))
-    if _across(program, node):
+    if _across(program, node, sizes):
         programs = -(-rows // COLUMNS_OF_A_PROGRAM)
         if row < SHORTEST_COLUMN or programs * 2 > PROGRAMS:
             return None
@@ -67,7 +70,7 @@ def _cut(program: Program, node: LoopNode, sizes: SizeVars) -> dict[int, Expr] |
         return None
     else:
         wanted = min(PROGRAMS // max(rows, 1), row // SHORTEST_PART)
-    cut = _outermost(node, wanted, sizes)
+    cut = _outermost(node, wanted, sizes, _usual_parts(node, writers))
     length = product(_lengths(node, cut))
     if not cut or (node.stores[0].reduce == "welford" and not isinstance(length, int)):
         return None
@@ -75,20 +78,38 @@ def _cut(program: Program, node: LoopNode, sizes: SizeVars) -> dict[int, Expr] |
     return cut if parts * 4 >= wanted or parts >= 8 else None
 
 
-def _across(program: Program, node: LoopNode) -> bool:
+def _across(program: Program, node: LoopNode, sizes: SizeVars) -> bool:
     """More of what it reads lies side by side along a kept dimension than along a reduced one."""
-    flats = [program.buffers[one.buffer].layout.flat(one.attr[1]) for one in node.loads()]
-    reading = [flat for flat in flats if any(node.reduced[p] for p in flat.variables())]
+    along = {False: dict.fromkeys(range(len(node.sizes)), 0), True: dict.fromkeys(range(len(node.sizes)), 0)}
+    for one in node.loads():
+        flat = program.buffers[one.buffer].layout.flat(one.attr[1])
+        dims = flat.variables()
+        if any(node.reduced[p] for p in dims):
+            elements = sizes.hint(product(node.sizes[p] for p in dims))
+            for p in dims:
+                if flat.coefficient(p) == 1:
+                    along[node.reduced[p]][p] += elements
+    return max(along[False].values(), default=0) > max(along[True].values(), default=0)
 
-    def along(reduced: bool) -> int:
-        dims = [p for p, r in enumerate(node.reduced) if r is reduced]
-        return max((sum(flat.coefficient(p) == 1 for flat in reading) for p in dims), default=0)
 
-    return along(False) > along(True)
+def _usual_parts(node: LoopNode, writers: Mapping[str, Sequence[Node]]) -> set[int]:
+    """Into how many parts the loops that make its operands are cut by their own outer dimensions."""
+    found: set[int] = set()
+    total = product(node.sizes)
+    for one in node.loads():
+        for writer in writers.get(one.buffer, ()):
+            if isinstance(writer, LoopNode) and product(writer.sizes) == total:
+                parts: Expr = 1
+                for size in writer.sizes[:-1]:
+                    parts = product((parts, size))
+                    if isinstance(parts, int):
+                        found.add(parts)
+    return found
 
 
-def _outermost(node: LoopNode, wanted: int, sizes: SizeVars) -> dict[int, Expr]:
-    """Whole dimensions while there are few parts, then the divisor of the next that is nearest from below."""
+def _outermost(node: LoopNode, wanted: int, sizes: SizeVars, usual: set[int]) -> dict[int, Expr]:
+    """Whole dimensions while there are few parts, then a divisor of the next: one of the usual ones, so that the loops line
+    up, or the nearest from below."""
     cut: dict[int, Expr] = {}
     for p, size in enumerate(node.sizes):
         if not node.reduced[p] or wanted < 2:
@@ -100,7 +121,9 @@ def _outermost(node: LoopNode, wanted: int, sizes: SizeVars) -> dict[int, Expr]:
                 wanted //= count
             continue
         if isinstance(size, int):
-            parts = next(parts for parts in range(wanted, 0, -1) if size % parts == 0)
+            near = [n for n in usual if not cut and size % n == 0 and wanted <= 4 * n <= 16 * wanted and n > 1]
+            parts = min(near, key=lambda n: abs(n - wanted), default=0)
+            parts = parts or next(n for n in range(wanted, 0, -1) if size % n == 0)
             if parts > 1:
                 cut[p] = parts
         break
@@ -130,7 +153,7 @@ class _Parts:
         return tuple(v for v, part in zip(variables(self.sizes), self.part, strict=True) if not part)
 
 
-def _split(program: Program, node: LoopNode, cut: Mapping[int, Expr]) -> list[LoopNode]:
+def _split(program: Program, node: LoopNode, cut: Mapping[int, Expr], across: bool) -> list[LoopNode]:
     (store,) = node.stores
     domain: list[Expr] = []
     reduced: list[bool] = []
@@ -155,7 +178,6 @@ def _split(program: Program, node: LoopNode, cut: Mapping[int, Expr]) -> list[Lo
         tuple(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r),
     )
     wide = [compute_dtype(program.buffers[name].dtype) for name in store.buffers]
-    across = _across(program, node)
     partial = [
         _buffer(program, f"{name}_parts", parts_of.sizes, dtype, parts_of.part if across else None)
         for name, dtype in zip(store.buffers, wide, strict=True)

@@ -122,12 +122,16 @@ def _tiled(program: Program, body: KernelBody, nest: LoopNest, outer: tuple[int,
     return Tile((y, x), 8 if narrow else 4, False)
 
 
-def _is_column(flats: list[Index], outer: tuple[int, ...], inner: tuple[int, ...]) -> bool:
-    """More accesses are contiguous along a row index than along a reduced one."""
+def _is_column(
+    nest: LoopNest, sizes: SizeVars, flats: list[Index], outer: tuple[int, ...], inner: tuple[int, ...]
+) -> bool:
+    """More elements are contiguous along a row index than along a reduced one."""
     reading = [flat for flat in flats if any(flat.coefficient(k) != 0 for k in inner)]
+    weights = [sizes.hint(product(nest.sizes[k] for k in flat.variables()), 1) for flat in reading]
 
     def along(loops: tuple[int, ...]) -> int:
-        return max((sum(1 for flat in reading if flat.coefficient(k) == 1) for k in loops), default=0)
+        pairs = list(zip(reading, weights, strict=True))
+        return max((sum(w for flat, w in pairs if flat.coefficient(k) == 1) for k in loops), default=0)
 
     return along(outer) > along(inner)
 
@@ -138,7 +142,7 @@ def _reduction(
     rows, row = product(nest.outer), product(nest.reduced)
     count, length = sizes.hint(rows), max(sizes.hint(row), 1)
     longest = sizes.upper(row)
-    column = _is_column(flats, outer, inner)
+    column = _is_column(nest, sizes, flats, outer, inner)
     fits = longest is not None and longest <= (LONGEST_COLUMN if column else LONGEST_PERSISTENT)
     if fits:
         assert longest is not None
