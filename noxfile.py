@@ -164,6 +164,14 @@ def peers(session: nox.Session) -> None:
 
 
 @nox.session
+def auto(session: nox.Session) -> None:
+    """Several backends on one model beside each backend alone, and the table that explains each choice. Resumable."""
+    install_all(session)
+    session.install(OPENVINO)
+    session.run("python", "-m", "benchmarks.auto", *session.posargs)
+
+
+@nox.session
 def zoo(session: nox.Session) -> None:
     """More than a hundred small models: captured, equal to eager, first call beside torch.compile's. Resumable."""
     install_all(session)

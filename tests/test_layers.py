@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("auto.backend", "auto.choice"),
     ("one_node",),
     ("bridges", "markers"),
+    ("functional",),
     ("backends",),
     ("auto.plan",),
     ("events", "validation"),

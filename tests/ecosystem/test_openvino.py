@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 import tracer_core
 from tracer_core import settings
 from tracer_core.errors import OptionError
+from tracer_core.testing.compare import tensors_in
 
 pytest.importorskip("openvino")
 
@@ -110,6 +112,109 @@ def test_as_one_of_several(net, tmp_path, monkeypatch):
     (choice,) = fast.choices()
     row = next(row for row in choice.rows if row.name.startswith("openvino"))
     assert row.error is not None and row.error < 1e-4, str(choice)
+
+
+def writes(x):
+    x.add_(1)
+    return x * 2
+
+
+def writes_through_views(x):
+    y = x + 1
+    y[0].mul_(2)
+    x[1] = 7
+    return y.sum(), y
+
+
+def views(x):
+    return x.view(-1), x.t(), x + 1
+
+
+def one_result_twice(x):
+    y = x + 1
+    return y, y, y.t()
+
+
+def other_strides(x):
+    return (x + 1).t(), x[::2, 1:] * 2, x[:1].expand(3, 6) + 0, (x * 3)[:, ::2]
+
+
+def whole_numbers(x):
+    y = (x * 10).long()
+    return torch.div(y, -3, rounding_mode="floor"), y // 3, y % 3, y.sum()
+
+
+def bfloat16(x):
+    return x.to(torch.bfloat16) * 3, x - 1
+
+
+def random_numbers(x):
+    return x * torch.rand_like(x), F.dropout(x, 0.5)
+
+
+@pytest.mark.parametrize(
+    "program", [writes, writes_through_views, views, one_result_twice, other_strides, whole_numbers, bfloat16, random_numbers]
+)
+def test_what_the_engine_itself_gets_wrong(program):
+    """It drops writes, has no views and no strides, divides towards zero and has no bfloat16: the core does these."""
+    fast = tracer_core.compile(program, backend="openvino", options=EXACT)
+    torch.manual_seed(0)
+    for shape in ((4, 6), (4, 6), (3, 6)):
+        mine = torch.randn(shape)
+        theirs = mine.clone()
+        with torch.no_grad():
+            torch.manual_seed(1)
+            expected = program(theirs)
+            torch.manual_seed(1)
+            found = fast(mine)
+        assert torch.equal(mine, theirs)
+        expected, found = ([one] if isinstance(one, torch.Tensor) else one for one in (expected, found))
+        for one, other in zip(expected, found, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
+            assert other.stride() == one.stride()
+            assert (other.data_ptr() == mine.data_ptr()) == (one.data_ptr() == theirs.data_ptr())
+
+
+def test_results_stay_and_threads_get_their_own():
+    """Its results are memory that its next call writes to."""
+    def program(x):
+        return x * 2, x.sum(-1)
+
+    fast = tracer_core.compile(program, backend="openvino", options=EXACT)
+    with torch.no_grad():
+        kept = [fast(torch.full((3, 4), float(number))) for number in range(6)]
+    assert [one[0, 0].item() for one, _ in kept] == [0, 2, 4, 6, 8, 10]
+    assert [one[0].item() for _, one in kept] == [0, 4, 8, 12, 16, 20]
+    wrong = []
+
+    def work(number):
+        x = torch.full((3, 4), float(number))
+        for _ in range(50):
+            with torch.no_grad():
+                if not torch.equal(fast(x)[0], x * 2):
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_lstm_and_gradients(net):
+    torch.manual_seed(0)
+    lstm = torch.nn.LSTM(5, 7, batch_first=True).eval()
+    fast, x = tracer_core.compile(lstm, backend="openvino", options=EXACT), torch.randn(2, 4, 5)
+    with torch.no_grad():
+        for one, other in zip(tensors_in(fast(x)), tensors_in(lstm(x)), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+            assert one.stride() == other.stride()
+    fast, x = tracer_core.compile(net, backend="openvino", options=EXACT), torch.randn(2, 3, 8, 8)
+    fast(x).sum().backward()  # it is for inference: eager's autograd, and it is said
+    assert net.conv.weight.grad is not None
+    assert any("inference only" in record.text for record in tracer_core.last_compile(fast) if record.name == "fallback")
+    net.zero_grad()
 
 
 def test_mistakes():

@@ -46,15 +46,22 @@ WITHOUT_ENTRY_POINT = {
 }
 
 
+#: Packages whose backend drops the graph's writes to tensors and to views of them, and returns what it likes for
+#: results that are views.
+FUNCTIONAL_ONLY = frozenset({"openvino"})
+
+
 @dataclass(frozen=True, slots=True)
 class TorchStyle:
     """`Backend.compile` of a backend written as ``backend(gm, example_inputs, **kwargs)``.
 
-    name: for messages. source: the callable, or the entry point that names it.
+    name: for messages. source: the callable, or the entry point that names it. functional: it is right only for graphs
+    that write to nothing and whose results are tensors of their own (see `tracer_core.functional`).
     """
 
     name: str
     source: Callable[..., Any] | EntryPoint
+    functional: bool = False
 
     def function(self) -> Callable[..., Any]:
         """The callable itself. Raises BackendError if its entry point cannot be loaded."""
@@ -147,7 +154,8 @@ def from_entry_point(entry: EntryPoint) -> Backend:
 
     description = f"published for torch.compile as {entry.value}"
     name = entry.name if entry.name.replace("-", "_").isidentifier() else re.sub(r"\W+", "_", entry.name)
-    return _torch_style_backend(name, TorchStyle(name, entry), description, available)
+    style = TorchStyle(name, entry, entry.module.partition(".")[0] in FUNCTIONAL_ONLY)
+    return _torch_style_backend(name, style, description, available)
 
 
 def unpublished() -> list[tuple[EntryPoint, str, str]]:

@@ -32,6 +32,7 @@ from tracer_core.captured import CapturedGraph
 from tracer_core.collector import collector_paused
 from tracer_core.eager_backend import compile_eager
 from tracer_core.errors import BackendError
+from tracer_core.functional import as_functional
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Phase, Runner, Training, resolve
@@ -93,6 +94,8 @@ def compile_graph(captured: CapturedGraph, config: CompileConfig) -> Runner:
     if isinstance(config.options, Plan):
         return Trial(captured, config, compile_graph)
     if isinstance(backend.compile, TorchStyle):
+        if backend.compile.functional:
+            return _compiled(captured, replace(config, backend=as_functional(config, backend.compile), options=None))
         return _torch_style(captured, config, backend.compile)
     if backend.prepare is not None:
         _called(backend, captured.name, lambda: resolve(backend.prepare)(captured.gm))

@@ -1,0 +1,165 @@
+"""Several backends on one model: the choice that is made by measurement beside each backend alone.
+
+``python -m benchmarks.auto [--models resnet18_64 ...] [--again]``
+
+In: the CPU models of the anchors. Out: a table of milliseconds a call (eager, each backend alone, auto), auto's time over that of
+the best right backend alone, auto's own table for each model, and rows in ``results/auto``. What always holds: each
+way of a row is a fresh process with empty caches, and all of a row take turns in rounds, one running at a time; a
+ratio is the median over the rounds of ratios measured in one round; a backend whose results auto found wrong is not a
+best one; a way that fails, and one that a row leaves out, is said. Rows that are there are not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import models, processes
+from benchmarks.auto_process import BUDGET
+from benchmarks.results import Store
+from benchmarks.tables import geometric_mean, milliseconds, table
+from benchmarks.timing import Plan, speed_up, turned
+
+_FIVE = ("inductor", "inductor+freeze", "onnxrt", "onnxrt+freeze", "openvino")
+#: model: what is tried. TVM where it builds in seconds; its products of matrices are far behind the others' and its
+#: build of a transformer takes minutes, so it is left out there.
+ROWS: dict[str, tuple[str, ...]] = {
+    "resnet18_64": (*_FIVE, "tvm"),
+    "lstm_64": _FIVE,
+    "vit_tiny_224": _FIVE,
+    "densenet121_b1": _FIVE,
+    "resnet18_224": _FIVE,
+    "bert_12": _FIVE,
+    "bert_128": _FIVE,
+    "gpt2_64": _FIVE,
+    "llama_64": _FIVE,
+}
+AUTO = "auto"
+#: What counts as slower.
+SLACK = 1.05
+
+
+def measure(model: models.Model, labels: Sequence[str], plan: Plan, limit: float) -> dict[str, Any]:
+    """One row: seconds by way and round, first-call seconds, auto's tables."""
+    started = time.perf_counter()
+    failed: dict[str, str] = {}
+    seconds: dict[str, list[float]] = {}
+    first: dict[str, float] = {}
+    with contextlib.ExitStack() as running:
+        arguments = {name: name for name in ("eager", *labels)} | {AUTO: f"auto:{','.join(labels)}"}
+        workers = {
+            name: running.enter_context(processes.worker("benchmarks.auto_process", [model.name, way]))
+            for name, way in arguments.items()
+        }
+        for name in list(workers):  # auto last, when nobody else compiles
+            try:
+                first[name] = workers[name].ask({"do": "first"}, limit=limit)["first_call"]
+            except processes.Failed as error:
+                failed[name] = str(error)[-2000:]
+                del workers[name]
+        if AUTO not in workers:
+            raise processes.Failed(failed[AUTO])
+        told = workers[AUTO].ask({"do": "choices", "seconds": limit}, limit=limit + BUDGET)
+        for number in range(plan.rounds):
+            for name in turned(list(workers), number):
+                answer = workers[name].ask({"do": "turn", **dataclasses.asdict(plan)}, limit=limit)
+                seconds.setdefault(name, []).append(answer["seconds"])
+    took = time.perf_counter() - started
+    return {"seconds": seconds, "first_call": first, "failed_ways": failed, "auto": told, "took": took}
+
+
+def best_alone(row: dict[str, Any]) -> str:
+    """The fastest way of those that are right, auto aside."""
+    wrong = {
+        index
+        for choice in row["auto"]["choices"]
+        for index, found in enumerate(_candidates(choice))
+        if found["status"] in ("wrong", "failed", "refused")
+    }
+    labels = ROWS[row["model"]]
+    right = ["eager", *(label for index, label in enumerate(labels) if index not in wrong and label in row["seconds"])]
+    return min(right, key=lambda name: statistics.median(row["seconds"][name]))
+
+
+def _candidates(choice: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a table in the order of the candidates (eager's is the last)."""
+    return [row for row in choice["rows"] if row["name"] != "eager"]
+
+
+def report(rows: dict[str, dict[str, Any]]) -> str:
+    """The table, and how auto does beside the best."""
+    ways = ["eager", *dict.fromkeys(label for name in rows for label in ROWS[name]), AUTO]
+    lines, ratios = [], {}
+    for name, row in rows.items():
+        best = best_alone(row)
+        ratios[name] = 1 / speed_up(row["seconds"][best], row["seconds"][AUTO])
+        times = [milliseconds(statistics.median(row["seconds"][way])) if way in row["seconds"] else
+                 "failed" if way in row["failed_ways"] else "" for way in ways]  # fmt: skip
+        chosen = ", ".join(dict.fromkeys(choice["chosen"] for choice in row["auto"]["choices"]))
+        lines.append([models.MODELS[name].title, *times, best, f"{ratios[name]:.3f}", chosen])
+    text = table(["model, ms a call", *ways, "best alone", "auto / best", "auto's choice"], lines)
+    slower = [f"{name} {ratio:.3f}" for name, ratio in ratios.items() if ratio > SLACK]
+    text += (
+        f"\n\nauto / the best right backend alone: {geometric_mean(list(ratios.values())):.3f} over {len(ratios)} models, "
+        f"highest {max(ratios.values()):.3f}; slower than it by more than 5 %: {', '.join(slower) or 'none'}"
+    )
+    return text
+
+
+def tables(rows: dict[str, dict[str, Any]]) -> str:
+    """Why each was chosen."""
+    parts = []
+    for name, row in rows.items():
+        told = row["auto"]
+        eager = statistics.median(row["seconds"]["eager"])
+        meanwhile = f"; eager's calls meanwhile {milliseconds(statistics.median(told['meanwhile']))} ms at the median, " \
+            f"{milliseconds(eager)} alone" if told["meanwhile"] else ""  # fmt: skip
+        state = "decided" if told["decided"] else "NOT decided"
+        parts.append(f"{models.MODELS[name].title}: {state} after {told['decided_after']:.0f} s{meanwhile}")
+        parts += [f"  {line}" for text in told["tables"] for line in text.splitlines()]
+        parts += [f"  {way} alone failed: {_reason(text)}" for way, text in row["failed_ways"].items()]
+    return "\n".join(parts)
+
+
+def _reason(text: str) -> str:
+    """The line of a traceback that says what it was."""
+    lines = text.splitlines()
+    return next((line for line in reversed(lines) if "Error" in line), lines[-1])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; 1 if a row failed or auto was slower than the best by more than 5 %."""
+    parser = argparse.ArgumentParser(prog="benchmarks.auto", description=__doc__)
+    parser.add_argument("--models", nargs="+", default=list(ROWS), choices=tuple(ROWS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.2, help="of a turn of one way in a round")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds an answer may take")
+    parser.add_argument("--again", action="store_true", help="measure rows that are there already")
+    chosen = parser.parse_args(arguments)
+    plan = Plan(rounds=chosen.rounds, seconds=chosen.seconds, least=3)
+    processes.warm_up_files()
+    store = Store("auto", again=chosen.again)
+    rows: dict[str, dict[str, Any]] = {}
+    for name in chosen.models:
+        model = models.MODELS[name]
+        print(f"{name} ...", end=" ", flush=True)
+        key = f"{name} {' '.join(ROWS[name])} {plan.rounds}x{plan.seconds}"
+        row, there = store.row(key, lambda m=model: {"model": m.name, **measure(m, ROWS[m.name], plan, chosen.limit)})
+        done = "stored" if there else f"{row.get('took', 0):.0f} s (load {row['load']})"
+        print(row.get("failed", done), flush=True)
+        if "failed" not in row:
+            rows[name] = row
+    if rows:
+        print(f"\n{report(rows)}\n\n{tables(rows)}")
+    slow = any(speed_up(row["seconds"][best_alone(row)], row["seconds"][AUTO]) < 1 / SLACK for row in rows.values())
+    return 1 if slow or len(rows) < len(chosen.models) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
