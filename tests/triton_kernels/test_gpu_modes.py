@@ -80,7 +80,7 @@ def test_training_with_dropout_draws_what_eager_draws(mode):
     torch.manual_seed(0)
     theirs = Block(drop=0.2).cuda()
     ours = copy.deepcopy(theirs)
-    fast = tracer_core.compile(ours, mode=mode)
+    fast = tracer_core.compile(ours, mode=mode, options={"fallback_random": True})
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.01) for net in (theirs, ours)]
     for number in range(10):
         x = torch.randn(16, 64, device="cuda")
@@ -92,6 +92,37 @@ def test_training_with_dropout_draws_what_eager_draws(mode):
         for (name, a), (_, b) in zip(theirs.named_parameters(), ours.named_parameters(), strict=True):
             torch.testing.assert_close(b, a, atol=1e-4, rtol=1e-3, msg=lambda m, name=name: f"{name}: {m}")
     assert sum(row.replays for row in rows()) >= 6
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_dropout_in_kernels(mode):
+    """Each call has a mask of its own, the gradient has the forward's, and a seed gives them again; recorded or not."""
+    model = Block(drop=0.25).cuda()
+    fast = tracer_core.compile(model, mode=mode)
+    drop = tracer_core.compile(lambda x: F.dropout(x * 2, 0.25), mode=mode)
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        found = []
+        for _ in range(10):
+            x = torch.ones(64, 64, device="cuda", requires_grad=True)
+            fast(x).sum().backward()
+            y = torch.ones(300, 700, device="cuda", requires_grad=True)
+            result = drop(y)
+            result.sum().backward()
+            torch.testing.assert_close(result.detach(), y.grad)
+            kept = (result != 0).float().mean().item()
+            assert abs(kept - 0.75) < 0.005
+            torch.testing.assert_close(result[result != 0], torch.full_like(result[result != 0], 2 / 0.75))
+            found.append((x.grad.clone(), result.detach().clone()))
+        runs.append(found)
+    grads, results = (list(items) for items in zip(*runs[0], strict=True))
+    assert len({tuple(r[0, :64].tolist()) for r in results}) == 10
+    assert not torch.equal(grads[0], grads[1])
+    if mode == "reduce-overhead":
+        assert sum(row.replays for row in rows()) >= 6
+        for (_, first_result), (_, again) in zip(*runs, strict=True):
+            assert torch.equal(first_result, again)
 
 
 def test_two_models_and_sizes_that_change():

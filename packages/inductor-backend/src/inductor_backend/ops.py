@@ -90,6 +90,9 @@ def _table() -> dict[str, OpSpec]:
         OpSpec("cast", 1, _attr, "attr dtype: converts as torch does (float to int truncates)"),
         OpSpec("round_to", 1, _float32, "attr bfloat16 or float16: rounds a float32 to it and back", 4),
         OpSpec("where", 3, _second, "args[0] ? args[1] : args[2]"),
+        OpSpec(
+            "philox", 2, _float32, "(seed, place): a number from 0 to below 1, by ten rounds of Philox 4x32", 60
+        ),
     ]
     arithmetic = {
         "add": "a + b",

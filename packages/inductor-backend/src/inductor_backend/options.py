@@ -15,8 +15,9 @@ class InductorOptions:
     on them alone is computed once, batch norms go into convolutions, weights are packed (copies: memory for speed).
     A parameter that is replaced, or written to by an operator, is prepared again at the next call; writes through
     ``.data``, NumPy or shared memory cannot be seen: call ``fast.refresh()`` after them.
-    fallback_random: random numbers are eager's own, bit for bit, and leave torch's generator as eager does. Today they are
-    so in both modes (random operators are ATen's or draw its stream); only True promises that it stays so.
+    fallback_random: random numbers are eager's own, bit for bit, and leave torch's generator as eager does. On the CPU they
+    are so in both modes; on a GPU dropout draws other numbers inside its kernels unless this is True (from torch's generator
+    and the elements' places: a seed gives them again, each call has its own).
     recordings: on CUDA devices the default mode records a graph (cudagraphs-backend) where timed calls show that it pays;
     False: never.
     All fields change the generated code, so all are part of the cache key. Raises ValueError for a budget outside 0 to 1."""

@@ -35,6 +35,27 @@ def _round_to(value: Value, a: torch.Tensor) -> torch.Tensor:
     return a.to(value.attr).to(torch.float32)
 
 
+def _philox(value: Value, seed: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """By the book (Random123), a counter at a time."""
+
+    def word(seed: int, place: int) -> int:
+        counter, key = [place % 2**32, place >> 32, 0, 0], [seed % 2**32, (seed >> 32) % 2**32]
+        for _ in range(10):
+            a, b = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
+            counter = [
+                b >> 32 ^ counter[1] ^ key[0],
+                b % 2**32,
+                a >> 32 ^ counter[3] ^ key[1],
+                a % 2**32,
+            ]
+            key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
+        return counter[0] if counter[0] < 2**31 else 2**32 - 1 - counter[0]
+
+    seed, place = torch.broadcast_tensors(seed, place)
+    words = [word(s, p) for s, p in zip(seed.reshape(-1).tolist(), place.reshape(-1).tolist(), strict=True)]
+    return torch.tensor(words, dtype=torch.int32).float().mul(4.6566127342e-10).reshape(place.shape)
+
+
 def _plain(fn: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     return lambda value, *args: fn(*args)
 
@@ -65,6 +86,7 @@ REFERENCE_OPS.update(
         "shift_left": _plain(torch.bitwise_left_shift),
         "shift_right": _plain(torch.bitwise_right_shift),
         "where": _where,
+        "philox": _philox,
         "cast": lambda value, a: a.to(value.dtype),
         "round_to": _round_to,
         "i0e": _plain(torch.special.i0e),

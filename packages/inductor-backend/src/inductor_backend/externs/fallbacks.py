@@ -105,7 +105,7 @@ _NAMES: dict[str, str] = {
         _upsample_bilinear2d_aa_backward.default _upsample_bicubic2d_aa_backward.default _upsample_lanczos2d_aa.default
         _upsample_lanczos2d_aa_backward.default
     """,
-    "random numbers: eager's stream is ATen's": """
+    "random numbers: eager's stream is ATen's (dropout on a GPU is kernels, but with fallback_random)": """
         native_dropout.default bernoulli.default bernoulli.p bernoulli.Tensor
         rand.default rand_like.default randn.default randn_like.default randint.default randint.low randint_like.default
         randint_like.low_dtype randperm.default normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor

@@ -1,29 +1,37 @@
-"""Dropout's masks: zeros and ones, drawn from eager's stream and kept as bools.
+"""Dropout's masks: zeros and ones, kept as bools.
 
-In: ``aten.bernoulli.p`` nodes. Out: an extern node that draws bools (`externs.draws`) and the loop that makes numbers of
-them, which is computed inside its readers; what keeps the mask for the backward keeps the drawn bools themselves. What
-always holds: the stream is eager's, in eager's order; where ours is not the same, or the order in memory is not
-row-major, the operator runs as ATen has it.
+In: ``aten.bernoulli.p`` and ``aten.native_dropout`` nodes. Out, on the CPU: an extern node that draws bools (`externs.draws`)
+and the loop that makes numbers of them, which is computed inside its readers; what keeps the mask for the backward keeps the
+drawn bools themselves. On a GPU (`Lowering.draws`): loops that compute each element's number from a seed and its place,
+fused with what is around them; the graph draws its seeds, one for each dropout, from torch's generator at the first. What
+always holds: on the CPU, and with ``fallback_random``, the stream is eager's, in eager's order; where ours is not the same, or
+the order in memory is not row-major, the operator runs as ATen has it. On a GPU masks depend on the generator's state alone,
+which moves on with each call, in recordings too, since an operator draws the seeds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from inductor_backend.externs import draws
-from inductor_backend.index_expr import contiguous_strides
+from inductor_backend.index_expr import Index, contiguous_strides, flatten
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode
-from inductor_backend.loop_ir.values import cast
+from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower
+from inductor_backend.ops import compute_dtype
 
 
 @lower(aten.bernoulli.p)
 def bernoulli(ctx: Lowering, x: Ref, p: float = 0.5, generator: Any = None) -> Ref:
     sizes, dtype = ctx.shape(), ctx.meta().dtype
+    if ctx.draws and is_drawn_by_kernels(ctx.node):
+        kept = _kept(ctx, p)
+        return ctx.pointwise(lambda at: cast(kept.at(at), dtype), label="bernoulli")
     if not (_is_ours(ctx) and isinstance(p, float) and 0 <= p <= 1 and generator is None):
         given = {} if generator is None else {"generator": generator}
         found: Ref = call_fallback(ctx, ctx.node.target, (x, p), given)
@@ -49,7 +57,69 @@ def bernoulli(ctx: Lowering, x: Ref, p: float = 0.5, generator: Any = None) -> R
     return numbers
 
 
+@lower(aten.native_dropout.default)
+def native_dropout(ctx: Lowering, x: Ref, p: float, train: bool | None) -> Any:
+    if not (ctx.draws and is_drawn_by_kernels(ctx.node)):
+        return call_fallback(ctx, ctx.node.target, (x, p, train), {})
+    dtype = compute_dtype(x.dtype)
+    kept = _kept(ctx, 1.0 - p)
+
+    def body(at: Sequence[Index]) -> Value:
+        element = make("mul", cast(x.at(at), dtype), cast(kept.at(at), dtype))
+        return make("mul", element, const(1.0 / (1.0 - p), dtype))
+
+    return ctx.pointwise(body, x.sizes, x.dtype, ctx.strides(0), label="dropout"), kept
+
+
+def is_drawn_by_kernels(node: torch.fx.Node) -> bool:
+    """Whether it needs a seed where kernels draw: with a probability between 0 and 1 and torch's own generator."""
+    if node.target is aten.native_dropout.default:
+        probability, plain = node.args[1], node.args[2] is True
+    elif node.target is aten.bernoulli.p:
+        probability, plain = (*node.args, 0.5)[1], node.kwargs.get("generator") is None
+        plain = plain and node.meta["val"].dtype.is_floating_point
+    else:
+        return False
+    return plain and isinstance(probability, float) and 0 < probability < 1
+
+
+def _kept(ctx: Lowering, p: float) -> Ref:
+    """True with probability p, in the layout of the node's (last) result."""
+    value = ctx.node.meta["val"]
+    last = len(value) - 1 if isinstance(value, (tuple, list)) else None
+    seeds, number = _seeds(ctx), ctx.drawn
+    ctx.drawn += 1
+    sizes = ctx.shape(last)
+    steps = contiguous_strides(sizes)
+
+    def body(at: Sequence[Index]) -> Value:
+        place = make("index", attr=flatten(at, steps))
+        return make("lt", make("philox", seeds.at([Index(number)]), place), const(p, torch.float32))
+
+    return ctx.pointwise(body, sizes, torch.bool, ctx.strides(last), label="dropout")
+
+
+def _seeds(ctx: Lowering) -> Ref:
+    """One for each dropout of the graph, drawn where the first of them stands."""
+    if ctx.seeds is None:
+        made = ctx.buffer((ctx.draws,), torch.int64, kind=BufferKind.EXTERN)
+        ctx.program.nodes.append(
+            ExternNode(
+                ctx.new_name("op"),
+                aten.randint.low,
+                (0, 2**63 - 1, [ctx.draws]),
+                {"dtype": torch.int64, "device": ctx.program.device},
+                (made.name,),
+                False,
+                ctx.origin("seeds"),
+                sequential=True,
+            )
+        )
+        ctx.seeds = Ref.of(made)
+    return ctx.seeds
+
+
 def _is_ours(ctx: Lowering) -> bool:
     value = ctx.meta()
     row_major = tuple(ctx.strides()) == contiguous_strides(ctx.shape())
-    return row_major and value.device.type == "cpu" and draws.same_stream(value.dtype)
+    return row_major and not ctx.parallel and value.device.type == "cpu" and draws.same_stream(value.dtype)

@@ -33,6 +33,7 @@ from inductor_backend.loop_ir.values import Number, cast, topological
 from inductor_backend.loop_ir.views import Ref, broadcast
 from inductor_backend.lowering import scan
 from inductor_backend.lowering.cat_chains import find_chains
+from inductor_backend.lowering.dropout import is_drawn_by_kernels
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
 from inductor_backend.lowering.image_layout import channels_last_nodes
@@ -77,6 +78,8 @@ class GraphLowering:
         self.program = Program(spec.name, device=self.target.device)
         self.ctx = Lowering(self.program, sizes, self.target.triton)
         self.ctx.parallel = self.target.triton
+        if self.target.triton and not getattr(spec.options, "fallback_random", False):
+            self.ctx.draws = sum(map(is_drawn_by_kernels, gm.graph.nodes))
         self.env: dict[torch.fx.Node, Any] = {}
         self.mutated: set[str] = set()
         self.in_place = in_place_writes(gm.graph)

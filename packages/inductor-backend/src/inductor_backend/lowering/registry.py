@@ -56,7 +56,9 @@ class Lowering:
 
     `node` is the current graph node; `chains` and `versions` belong to
     concatenations that share a buffer (`cat_chains`), `scattered` to scatters (`scatter.Target`); `last`: nodes whose
-    images are channels-last; `bits`: a buffer of zeros and ones -> the bools it was made of (`dropout`).
+    images are channels-last; `bits`: a buffer of zeros and ones -> the bools it was made of (`dropout`). `parallel`: loops run
+    on a GPU, a program for a row or a part of it. `draws`: how many dropouts draw in kernels (0: none may), `drawn` so far,
+    from `seeds`.
     """
 
     def __init__(self, program: Program, sizes: SizeVars, gpu: bool = False) -> None:
@@ -69,7 +71,9 @@ class Lowering:
         self.scattered: dict[torch.fx.Node, Any] = {}
         self.last: set[torch.fx.Node] = set()
         self.bits: dict[str, Ref] = {}
-        self.parallel = False  # one program a row or part of it, on a GPU
+        self.parallel = False
+        self.draws, self.drawn = 0, 0
+        self.seeds: Ref | None = None
 
     def sum_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """Of sums over as many terms as rows or pixels, which may cancel: double, or on GPUs, whose sums are sums of short

@@ -47,6 +47,7 @@ __all__ = [
     "times",
     "tl",
     "triton",
+    "uniform",
 ]
 
 
@@ -220,3 +221,13 @@ def last_greatest(a, at, b, bt):
 def last_least(a, at, b, bt):
     take = (b != b) | ((a == a) & (b <= a))
     return tl.where(take, b, a), tl.where(take, bt, at)
+
+
+@triton.jit
+def uniform(seed, place):
+    """The first word of Philox 4x32-10 with the place (int64) as counter and the seed as key, from 0 to below 1."""
+    low = (place & 0xFFFFFFFF).to(tl.uint32)
+    high = (place >> 32).to(tl.uint32)
+    zero = low * 0
+    word, _1, _2, _3 = tl.philox(seed, low, high, zero, zero)
+    return tl.uint_to_uniform_float(word)

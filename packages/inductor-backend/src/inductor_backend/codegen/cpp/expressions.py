@@ -145,7 +145,7 @@ erf erfc sigmoid silu gelu_erf gelu_tanh softplus
 """
 CPP_OPS.update({name: _call("tc_" + name) for name in str(_CALLS).split()})
 #: The same, of prelude_special.h.
-_SPECIAL_CALLS = "copysign hypot nextafter gcd lcm erfinv digamma i0 i0e i1 i1e"
+_SPECIAL_CALLS = "copysign hypot nextafter gcd lcm erfinv digamma i0 i0e i1 i1e philox"
 CPP_OPS.update({name: _call("ts_" + name) for name in _SPECIAL_CALLS.split()})
 
 #: Ops whose text the kernel writer makes, since they touch buffers, loop variables or sizes.

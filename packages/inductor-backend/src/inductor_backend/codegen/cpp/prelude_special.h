@@ -13,6 +13,22 @@ TC_INLINE double ts_log_add_exp(double a, double b) {
     return low != high || low - low == 0 ? tc_log1p(tc_exp(low - high)) + high : b;
 }
 
+// ---- random numbers: the first word of Philox 4x32-10 with the place as counter and the seed as key
+TC_INLINE float ts_philox(int64_t seed, int64_t place) {
+    uint32_t c0 = (uint32_t)place, c1 = (uint32_t)(place >> 32), c2 = 0, c3 = 0;
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)b;
+        c3 = (uint32_t)a;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    int32_t word = (int32_t)c0;
+    return (float)(word < 0 ? -word - 1 : word) * 4.6566127342e-10f;
+}
 // ---- pairs of numbers
 template <class T> TC_INLINE T ts_copysign(T x, T s) { return tc_copysign(x, s); }
 // Squares in double neither overflow nor vanish: 0.51 ulp. [v]

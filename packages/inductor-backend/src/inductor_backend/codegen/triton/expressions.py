@@ -187,6 +187,7 @@ TRITON_OPS: dict[str, Callable[..., str]] = {
     "gelu_erf": _device("gelu_erf"),
     "gelu_tanh": _device("gelu_tanh"),
     "softplus": _device("softplus"),
+    "philox": _device("uniform"),
 }
 _LIBDEVICE = """
 exp exp2 expm1 log log2 log10 log1p rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc
