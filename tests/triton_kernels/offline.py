@@ -81,6 +81,10 @@ def _programs(mode: Any) -> dict[str, tuple[Any, ...]]:
             x,
         ),
         "result to the CPU": (lambda x: (x + 1).cpu(), x),
+        "repeated elements": (
+            lambda x: (x.sin() + 1, x.softmax(1), x.t().sum(1)),
+            *fakes(mode, torch.empty(1, 77).expand(1024, 77)),
+        ),
         "scans": (lambda x: (x.cumsum(1), *x.cummax(0)), x),
         "long scans": (lambda c: (c.cumsum(0), c.double().cumprod(0), c.t().logcumsumexp(0)), columns),
         "scalar on the CPU": (lambda x, y: x * y, x, two),

@@ -78,6 +78,15 @@ def test_kernels_give_what_eager_gives(name):
     checked(fn, *inputs)
 
 
+def test_inputs_that_repeat_an_element():
+    """Blocks are whole where an address is the same along an axis."""
+    x, y = R(8, 1).expand(8, 64), R(1, 64).expand(8, 64)
+    with interpreted():
+        made = compiled(lambda x, y: (x.sum(1), y.var(0), x.softmax(0) + y, x.amax(1)), x, y)
+    for found, expected in zip(made(x, y), (x.sum(1), y.var(0), x.softmax(0) + y, x.amax(1)), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 SCATTERS = {
     "rows added": (lambda x, i: torch.zeros(5, 6).index_add(0, i, x.sin()) * 2, R(40, 6), I(0, 5, 40)),
     "rows added to an operand": (lambda y, x, i: y.index_add(0, i, x), R(5, 6), R(40, 6), I(0, 5, 40)),

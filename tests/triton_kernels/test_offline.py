@@ -41,6 +41,7 @@ def report(tmp_path_factory):
         "transpose",
         "long columns",
         "argmax",
+        "repeated elements",
         "scans",
         "long scans",
         "index",

@@ -15,7 +15,8 @@ from inductor_backend.target import interpreted
 from tests.inductor.compiling import compiled
 
 #: Ops without a Triton form: operators that need them run as ATen has them.
-ATEN_ONLY = {"digamma", "gcd", "lcm", "i0e", "i1e"}
+#: (libdevice's Bessel functions of large numbers are finite or infinite where eager's are NaN.)
+ATEN_ONLY = {"digamma", "gcd", "lcm", "i0", "i0e", "i1", "i1e"}
 
 
 def test_every_op_has_a_form_or_is_known_to_have_none():

@@ -195,7 +195,6 @@ exp exp2 expm1 log log2 log10 log1p rsqrt sin cos tan asin acos atan sinh cosh t
 TRITON_OPS.update({name: _math(name) for name in _LIBDEVICE.split()})
 
 TRITON_OPS.update({name: _math(name) for name in ("copysign", "hypot", "nextafter", "erfinv")})
-TRITON_OPS.update({"i0": _math("cyl_bessel_i0"), "i1": _math("cyl_bessel_i1")})
 
 #: Ops whose text the kernel writer makes, since they touch buffers, loop variables or sizes.
 KERNEL_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index", "wrap_index"})

@@ -192,6 +192,11 @@ class TritonKernelWriter:
         found = {self.axis_of[k] for k in loops if k in self.axis_of and not _is_one(self.nest.sizes[k])}
         return tuple(axis for axis in self.tile.axes if axis in found)
 
+    def whole(self, buffer: str, index: Sequence[Index], address: str, axes: tuple[Axis, ...]) -> str:
+        """The text of an address as a block over all of `axes`, though it is the same along some (stride 0)."""
+        have = self.axes(self.program.buffers[buffer].layout.flat(index).variables())
+        return address if set(have) >= set(axes) else self.spread(address, (), axes)
+
     def in_row(self, value: Value) -> bool:
         return any(axis.letter == "r" for axis in self.axes(value.variables))
 
@@ -254,6 +259,7 @@ class TritonKernelWriter:
         ]  # an index that torch rejects was replaced by 0, which is not there
         mask = self.mask(axes, " & ".join(f"({check})" for check in checks))
         mask = f", {mask}" if mask else ""
+        address = self.whole(buffer, value.attr[1], address, axes) if axes else address
         return f"tl.load({self.pointer(buffer)} + ({address}){mask}){widen}"
 
     def _may_be_empty(self, load: Value) -> list[Expr]:

@@ -178,6 +178,7 @@ class ProductKernelWriter(TritonKernelWriter):
         address = self.address(factor.buffer, factor.attr[1], names)
         if len(self.axes(factor.variables)) < len(tile.axes):
             address = self.spread(address, (), tile.axes)
+        address = self.whole(factor.buffer, factor.attr[1], address, tile.axes)
         mask = self.mask(tile.axes, condition)
         return f"tl.load({self.pointer(factor.buffer)} + ({address}){f', {mask}, other=0.0' if mask else ''})"
 
