@@ -36,9 +36,12 @@ def flat(result):
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
-def tolerance(dtype):
+def tolerance(dtype, name=""):
+    """Convolutions of float32 round their operands to TF32 (torch's default), ours and eager's in other algorithms."""
     if dtype in (torch.bfloat16, torch.float16):
         return {"atol": 3e-2, "rtol": 3e-2}
+    if "convolution" in name:
+        return {"atol": 5e-3, "rtol": 2e-3}
     return {"atol": 1e-4, "rtol": 1e-4}
 
 
@@ -82,11 +85,11 @@ def test_operators(name, kind):
                 eager.stride(),
                 eager.device,
             )
-            torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype))
+            torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype, name))
         for ours, eager in zip(grads, expected_grads, strict=True):
             assert (ours is None) == (eager is None)
             if eager is not None:
-                torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype))
+                torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype, name))
     for ours, eager in zip(mine, theirs, strict=True):
         if isinstance(ours, torch.Tensor):
             torch.testing.assert_close(
