@@ -56,8 +56,9 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
         f"first_{n}": ((f"first STRIDE={n} RUN=run_first_{n}", "posts"), {f"run_first_{n}": 24}) for n in (1, 2, 4)
     },
     **{
-        f"narrow_{n}": ((f"narrow CHANNELS={n} RUN=run_narrow_{n}", "posts"), {f"run_narrow_{n}": 24})
-        for n in (2, 4, 8)
+        f"{kind}_{n}": ((f"{kind} CHANNELS={n} RUN=run_{kind}_{n}", "posts"), {f"run_{kind}_{n}": 24})
+        for kind, sizes in (("narrow", (2, 4, 8)), ("grouped", (8, 16, 32)))
+        for n in sizes
     },
 }
 

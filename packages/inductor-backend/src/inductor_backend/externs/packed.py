@@ -18,6 +18,9 @@ from inductor_backend.externs.native import POSTS, function, lanes
 #: Winograd's form pays from this many tiles (of 2x2 pixels) on, and where its tiles hold this many pixels on average.
 TILES, PIXELS_OF_A_TILE = 8, 2.7
 
+#: Sizes of groups that have kernels whose sums stay in registers.
+GROUPED = (8, 16, 32)
+
 #: Convolutions with fewer channels than this read lines of taps from a copy with a border.
 FEW_CHANNELS = 12
 
@@ -48,7 +51,7 @@ class Geometry:
 
 
 def kernel_of(g: Geometry) -> str | None:
-    """ "dense", "first", "winograd", "depthwise" or "narrow": the kernel for that convolution; None where there is none."""
+    """ "dense", "first", "winograd", "depthwise", "narrow" or "grouped": the kernel for that convolution; None where there is none."""
     if g.groups == 1:
         if g.bordered and g.stride[1] in (1, 2, 4):
             return "first"
@@ -58,8 +61,11 @@ def kernel_of(g: Geometry) -> str | None:
     if inside == outside == 1:
         taken = kw in (3, 5, 7) and kh <= 16 and g.stride[1] in (1, 2) and g.dilation[1] == 1
         return "depthwise" if taken and g.channels >= lanes() else None
-    if inside == outside and inside in (2, 4, 8) and inside < lanes():
-        return "narrow" if g.channels % lanes() == 0 and g.taps <= 49 else None
+    if inside == outside and g.channels % lanes() == 0:
+        if inside in GROUPED and (inside >= lanes() or lanes() == 16) and g.stride[1] in (1, 2):
+            return "grouped"
+        if inside in (2, 4, 8) and inside < lanes() and g.taps <= 49:
+            return "narrow"
     return "dense" if outside >= 8 else None
 
 
@@ -100,7 +106,7 @@ def pack(weight: torch.Tensor, g: Geometry) -> torch.Tensor:
 
 def packable(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Whether a weight of these strides can be packed as it lies: taps must be one run."""
-    if kernel_of(g) != "dense":
+    if packer(g) != "run_pack":
         steps = 1
         for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
             if size != 1 and stride != steps:
@@ -113,6 +119,8 @@ def packable(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
 def packer(g: Geometry) -> str:
     """The function that packs its weight."""
     kernel = kernel_of(g)
+    if kernel == "grouped":
+        return "run_pack" if g.channels // g.groups >= lanes() else "pack_narrow"
     return "run_pack" if kernel == "dense" else f"pack_{kernel}"
 
 
@@ -122,7 +130,7 @@ def pack_call(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> tupl
     inside = g.channels // g.groups
     if kernel == "depthwise":
         return packer(g), [g.count, g.taps]
-    if kernel == "narrow":
+    if packer(g) == "pack_narrow":
         return packer(g), [g.count, inside, g.taps]
     if kernel == "first":
         return packer(g), [g.count, inside, *g.window]
@@ -173,7 +181,7 @@ def call(
     if kernel == "dense":
         count = g.count // g.groups
         return name, [*window, count, g.channels, g.count, g.count, g.groups, *posts, border]
-    if kernel == "narrow":
+    if kernel in ("narrow", "grouped"):
         return name, [*window, g.count, *posts, inside]
     return name, [*window, g.count, *posts]
 
@@ -187,7 +195,7 @@ def launcher(g: Geometry) -> str:
         return f"run_first_{g.stride[1]}"
     if kernel == "winograd":
         return "run_winograd"
-    return dense_launcher(g.count // g.groups) if kernel == "dense" else f"run_narrow_{g.channels // g.groups}"
+    return dense_launcher(g.count // g.groups) if kernel == "dense" else f"run_{kernel}_{g.channels // g.groups}"
 
 
 def dense_launcher(count: int) -> str:

@@ -1,6 +1,15 @@
 // The product of a block of rows with a panel: accumulators of R rows x VECTORS vectors in registers. See packed.h.
 #include "packed.h"
 
+template <int R, int C> INLINE void done(V (&acc)[R][C], float* tile, bool add, const Finish* finish) {
+    if (add)
+        UNROLL for (int i = 0; i < R; i++)
+            UNROLL for (int j = 0; j < C; j++) acc[i][j] += load(tile + i * PANEL + j * LANES);
+    if (finish) return finish_block<R, C>(acc, *finish, R);
+    UNROLL for (int i = 0; i < R; i++)
+        UNROLL for (int j = 0; j < C; j++) put(tile + i * PANEL + j * LANES, acc[i][j]);
+}
+
 // The fewer rows, the less time a line of a panel takes and the further ahead it is fetched; the processor's own
 // fetching stops at each page (measured: 12 rows 74 -> 111 GFLOP/s, 1 row 24 -> 70 GB/s).
 template <int R, int C>
@@ -22,16 +31,31 @@ static NOINLINE void block(const float* const* __restrict__ rows, int64_t at, co
             UNROLL for (int j = 0; j < C; j++) acc[i][j] += xv * wv[j];
         }
     }
-    if (add)
-        UNROLL for (int i = 0; i < R; i++)
-            UNROLL for (int j = 0; j < C; j++) acc[i][j] += load(tile + i * PANEL + j * LANES);
-    if (!finish) {
-        UNROLL for (int i = 0; i < R; i++)
-            UNROLL for (int j = 0; j < C; j++) put(tile + i * PANEL + j * LANES, acc[i][j]);
-        return;
-    }
-    finish_block<R, C>(acc, *finish, R);
+    done<R, C>(acc, tile, add, finish);
 }
+#if defined(HALVES) && VECTORS == 1
+template <int R>
+static NOINLINE void block_of_halves(const float* const* __restrict__ rows, int64_t at, const float* __restrict__ w, int64_t ldw, int64_t K,
+                                     float* tile, bool add, bool, const Finish* finish) {
+    H low[R] = {}, high[R] = {};
+    const float* x[R];
+    UNROLL for (int i = 0; i < R; i++) x[i] = rows[i] + at;
+    for (int64_t k = 0; k < K; k++) {
+        H one = half(w + k * ldw), two = half(w + k * ldw + 8);
+        KEEP(one);
+        KEEP(two);
+        UNROLL for (int i = 0; i < R; i++) {
+            H xv = same_half(x[i][k]);
+            KEEP(xv);
+            low[i] += xv * one;
+            high[i] += xv * two;
+        }
+    }
+    V acc[R][1];
+    UNROLL for (int i = 0; i < R; i++) acc[i][0] = joined(low[i], high[i]);
+    done<R, 1>(acc, tile, add, finish);
+}
+#endif
 #if MB == 6
 #define FEW_ROWS(C) block<1, C>, block<2, C>, block<3, C>, block<4, C>, block<5, C>, block<6, C>
 #define MORE_ROWS(C) FEW_ROWS(C), block<7, C>, block<8, C>, block<9, C>, block<10, C>, block<11, C>, block<12, C>
@@ -45,6 +69,9 @@ const Blocks BLOCKS_4{MB, {FEW_ROWS(4)}};
 const Blocks BLOCKS_3{MB, {FEW_ROWS(3)}};
 #elif VECTORS == 2
 const Blocks BLOCKS_2{2 * MB, {MORE_ROWS(2)}};
+#elif defined(HALVES)
+#define HALF(R) block_of_halves<R>
+const Blocks BLOCKS_1{2 * MB, {HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7), HALF(8), HALF(9), HALF(10), HALF(11), HALF(12)}};
 #else
 const Blocks BLOCKS_1{2 * MB, {MORE_ROWS(1)}};
 #endif

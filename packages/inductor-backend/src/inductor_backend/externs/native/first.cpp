@@ -61,9 +61,37 @@ struct First {
         UNROLL for (int i = 0; i < R; i++)
             UNROLL for (int j = 0; j < C; j++) put(tile + i * PANEL + j * LANES, acc[i][j]);
     }
+#ifdef HALVES
+    // the same of one vector of columns
+    template <int R>
+    NOINLINE void block_of_halves(const float* lines, const float* panel, int64_t count, float* tile, const Finish* finish) const {
+        H low[R] = {}, high[R] = {};
+        const int64_t apart = line();
+        for (int64_t ky = 0; ky < g.KH; ky++) {
+            const float* from = lines + ky * g.dh * g.C * apart;
+            for (int64_t c = 0; c < g.C; c++, from += apart)
+                for (int64_t kx = 0; kx < g.KW; kx++, panel += LANES) {
+                    H one = half(panel), two = half(panel + 8);
+                    KEEP(one);
+                    KEEP(two);
+                    UNROLL for (int i = 0; i < R; i++) {
+                        H xv = same_half(from[i * STRIDE + kx]);
+                        KEEP(xv);
+                        low[i] += xv * one;
+                        high[i] += xv * two;
+                    }
+                }
+        }
+        V acc[R][1];
+        UNROLL for (int i = 0; i < R; i++) acc[i][0] = joined(low[i], high[i]);
+        if (finish) return finish_block<R, 1>(acc, *finish, count);
+        UNROLL for (int i = 0; i < R; i++) put(tile + i * PANEL, acc[i][0]);
+    }
+#endif
+    typedef void (First::*block_of)(const float*, const float*, int64_t, float*, const Finish*) const;
     // one line of the result, columns [n0, n0 + columns)
-    template <int R, int C>
-    void line_of(const float* lines, int64_t m0, int64_t n0, int64_t columns) const {
+    template <int R>
+    void line_of(block_of sums, const float* lines, int64_t m0, int64_t n0, int64_t columns) const {
         const float* panel = w + n0 * g.C * g.taps();
         const bool at_once = Finish::takes(e);
         Finish end(e, N, n0, columns);
@@ -72,7 +100,7 @@ struct First {
             const int64_t count = g.OW - ox < R ? g.OW - ox : R, m = m0 + ox;
             end.out = out + m * N + n0;
             end.residual = e.residual ? e.residual + m * e.ldr + n0 : nullptr;
-            block<R, C>(lines + ox * STRIDE, panel, count, tile, at_once ? &end : nullptr);
+            (this->*sums)(lines + ox * STRIDE, panel, count, tile, at_once ? &end : nullptr);
             for (int64_t i = 0; i < count && !at_once; i++) e.row(tile + i * PANEL, out + (m + i) * N + n0, m + i, n0, columns);
         }
     }
@@ -85,10 +113,14 @@ struct First {
             const int64_t m0 = (b * g.OH + y) * g.OW;
             for (int64_t n0 = 0; n0 < N;) {  // whole panels, then what is left: three vectors are two and one
                 const int64_t left = N - n0, vectors = (left + LANES - 1) / LANES;
-                if (vectors >= NB) line_of<MB, NB>(from, m0, n0, left < PANEL ? left : PANEL);
-                else if (vectors == 3) line_of<MB, 3>(from, m0, n0, left);
-                else if (vectors == 2) line_of<2 * MB, 2>(from, m0, n0, left);
-                else line_of<2 * MB + 2, 1>(from, m0, n0, left);
+                if (vectors >= NB) line_of<MB>(&First::block<MB, NB>, from, m0, n0, left < PANEL ? left : PANEL);
+                else if (vectors == 3) line_of<MB>(&First::block<MB, 3>, from, m0, n0, left);
+                else if (vectors == 2) line_of<2 * MB>(&First::block<2 * MB, 2>, from, m0, n0, left);
+#ifdef HALVES
+                else line_of<14>(&First::block_of_halves<14>, from, m0, n0, left);
+#else
+                else line_of<2 * MB>(&First::block<2 * MB, 1>, from, m0, n0, left);
+#endif
                 n0 += PANEL;
             }
         }
