@@ -51,7 +51,8 @@ class Geometry:
 
 
 def kernel_of(g: Geometry) -> str | None:
-    """ "dense", "first", "winograd", "depthwise", "narrow" or "grouped": the kernel for that convolution; None where there is none."""
+    """The kernel for that convolution, None where there is none: dense, first (few channels), winograd, depthwise, grouped or
+    narrow (groups of a few channels)."""
     if g.groups == 1:
         if g.bordered and g.stride[1] in (1, 2, 4):
             return "first"
