@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import tracer_core
-from inductor_backend.codegen.cpp import kernel, streaming, vectors
+from inductor_backend.codegen.cpp import kernel, streaming, tiling, vectors
 
 pytestmark = pytest.mark.skipif(not vectors.available(), reason="no vectors of 16 floats here")
 
@@ -200,3 +200,24 @@ def test_wide_column_sums_past_the_caches(monkeypatch):
     x = torch.randn(301, 200)
     compiled = tracer_core.compile(lambda x: (x.sum(0), (x * x).mean(0)))
     same(compiled(x), (x.double().sum(0).float(), (x * x).double().mean(0).float()))
+
+
+def test_gelu_at_the_ends_is_that_of_eager():
+    x = torch.tensor([-float("inf"), float("nan"), -3e38, -20.0, -0.0, 0.0, 1.0, 1e-40, -1e-40, 3e38] * 5)
+    ours, eager = tracer_core.compile(F.gelu)(x), F.gelu(x.double()).float()
+    same(ours, eager)
+    assert torch.equal(ours.signbit()[4:6], eager.signbit()[4:6])
+    # eager itself: inf for one float, for strided floats and for doubles, NaN in a row of floats
+    assert tracer_core.compile(F.gelu)(torch.full((40,), float("inf"))).isposinf().all()
+
+
+def test_tiles_are_turned_in_vectors(monkeypatch):
+    monkeypatch.setattr(tiling, "LINES_KEPT", 0)
+    seen = []
+    turns = vectors.turns
+    monkeypatch.setattr(vectors, "turns", lambda load: seen.append(turns(load)) or seen[-1])
+    for rows, columns in ((16, 16), (47, 33), (150, 211), (128, 300)):
+        x, y, z = torch.randn(rows, columns), torch.randn(columns, rows), torch.randn(columns, rows).half()
+        for function in (lambda x, y, z: x + y.t(), lambda x, y, z: x - y.t() * z.t()):
+            same(tracer_core.compile(function)(x, y, z), function(x, y, z))
+    assert {True, False} == set(seen)

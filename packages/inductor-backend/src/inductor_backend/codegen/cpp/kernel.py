@@ -402,10 +402,22 @@ class KernelWriter:
 
     def _stage(self, tiles: Tiling, count: str, row: str, along: str) -> None:
         """Reads the tile of each operand along its own memory."""
+        turned = [load for load in tiles.staged if count == str(ACROSS) and vectors.turns(load)]
+        self.variables[tiles.across], self.variables[self.inner[-1]] = "tile_start", "b"
+        for load in turned:
+            flat = walk(self.program.buffers[load.buffer].layout.flat(load.attr[1]), self.nest)
+            source = f"{self.pointer(load.buffer)} + ({self.address(load.buffer, load.attr[1], {})})"
+            step = self.size(flat.coefficient(self.inner[-1]))
+            self.out.line(f"{vectors.TURN}({tiles.staged[load]}, {ALONG}, {source}, {step}, length);")
+        self.variables[tiles.across], self.variables[self.inner[-1]] = row, along
+        others = [load for load in tiles.staged if load not in turned]
+        if not others:
+            return
         columns = self.out.block(f"for (int64_t {along} = b; {along} < b + length; ++{along})")
         with columns, self.out.block(f"for (int64_t q = 0; q < {count}; ++q)"):
             self.variables[tiles.across] = "(tile_start + q)"
-            for load, name in tiles.staged.items():
+            for load in others:
+                name = tiles.staged[load]
                 source = f"{self.pointer(load.buffer)}[{self.address(load.buffer, load.attr[1], {})}]"
                 self.out.line(f"{name}[q * {ALONG} + {along} - b] = {source};")
             self.variables[tiles.across] = row

@@ -133,8 +133,9 @@ class CppModule:
         out.raw(PREAMBLE)
         wanted = {name for _, used in uses for name in used}
         texts = [text for text, (name, _) in self.kernels.items() if name in wanted]
-        for mark, header in ((vectors.MARK, "prelude_vector.h"), ("ts_", "prelude_special.h")):
-            if any(mark in text for text in texts):
+        marks = (((vectors.MARK, vectors.TURN), "prelude_vector.h"), (("ts_",), "prelude_special.h"))
+        for called, header in marks:
+            if any(mark in text for text in texts for mark in called):
                 out.raw(f'#include "{header}"\n')
         for text, (name, comments) in self.kernels.items():
             if name in wanted:

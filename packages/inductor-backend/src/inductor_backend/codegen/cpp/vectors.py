@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 #: Elements of a vector. Shorter rows keep the plain loop.
 LANES = 16
 
-#: What the text in the vector's loop needs: kernels with it include prelude_vector.h.
-MARK = "tc_walk"
+#: What loops in vectors and tiles turned round in vectors call: kernels with one of them include prelude_vector.h.
+MARK, TURN = "tc_walk", "tc_turn"
 
 #: Ops on floats whose text is the same for vectors.
 _NAMES = """
@@ -54,6 +54,11 @@ def available() -> bool:
     """Whether this processor and compiler have vectors of 16 floats."""
     tools = find_compiler()
     return tools.isa == "avx512" and tools.kind == "gcc"
+
+
+def turns(load: Value) -> bool:
+    """Whether `TURN` reads a tile of what the load reads."""
+    return available() and load.attr[2] == torch.float32
 
 
 def fits(
