@@ -191,6 +191,79 @@ def test_a_rule_by_element_is_torchs(turned: bool) -> None:
     assert answered > 100
 
 
+_aten = torch.ops.aten
+
+
+def _factors(made: list[torch.Tensor], rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Pairs that mm and bmm take, and more."""
+    more = [torch.empty(4, 5), torch.empty(5, 4).t(), torch.empty(2, 4, 5), torch.empty(2, 5, 4).mT, torch.empty(4, 3)]
+    matrices = [one for one in [*made, *more] if one.dim() == rank]
+    return [(a, b) for a in matrices for b in matrices if a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2]]
+
+
+CASES: dict[Any, Any] = {
+    _aten.mm.default: lambda made: _factors(made, 2),
+    _aten.bmm.default: lambda made: _factors(made, 3),
+    _aten.addmm.default: lambda made: [
+        (bias, *pair)
+        for bias in [*made, torch.empty(5), torch.empty(3, 5), torch.empty(5, 3).t()]
+        for pair in _factors(made, 2)
+    ],
+    _aten.sum.dim_IntList: lambda made: [
+        (a, dims, keep) for a in made for dims in ([0], [-1], [0, 1], [1, 0], [0, 0], [3]) for keep in (True, False)
+    ],
+    _aten.mean.dim: lambda made: [(a, dims) for a in made for dims in ([0], [-1], [0, 1], [2, 0])],
+    _aten.clone.default: lambda made: [(a,) for a in made],
+    _aten.max_pool2d_with_indices.default: lambda made: [
+        (a, size, *more)
+        for a in [*made, torch.empty(2, 3, 8, 9), torch.empty(1, 2, 5, 6), torch.empty(2, 4, 4, 3)]
+        for size in ([2, 2], [3], [3, 2])
+        for more in ((), ([1, 2],), ([2], [1, 1]), ([1, 1], [1, 1], [2, 1]), ([2, 2], [2, 2]), ([2, 2], [0], [1], True))
+    ],
+    _aten.convolution_backward.default: lambda made: [
+        (slope, x, weight, [4], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, wanted)
+        for x, weight in (
+            (torch.empty(2, 3, 6, 5), torch.empty(4, 3, 3, 3)),
+            (torch.empty(1, 1, 6, 5), torch.empty(4, 1, 3, 3)),
+            (torch.empty(1, 3, 1, 1), torch.empty(4, 3, 3, 3)),
+            (torch.empty(2, 1, 1, 1), torch.empty(4, 1, 3, 3)),
+            (torch.empty(2, 6, 5, 3).permute(0, 3, 1, 2), torch.empty(4, 3, 3, 3)),
+            (torch.empty(2, 3, 6, 5), torch.empty(4, 3, 3, 3).contiguous(memory_format=torch.channels_last)),
+        )
+        for slope in (torch.empty(x.shape[0], 4, *x.shape[2:]), torch.empty(1).expand(x.shape[0], 4, *x.shape[2:]))
+        for wanted in ([True] * 3, [True, True, False], [False, True, False], [True, False, True])
+    ],
+    _aten.add_.Tensor: lambda made: [(a, b) for a in made for b in [*made, 2, 2.5]],
+    _aten.relu_.default: lambda made: [(a,) for a in made],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("func", CASES, ids=str)
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_rule_is_torchs(func: Any, turned: bool) -> None:
+    """Where torch raises, no rule answers."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    dispatch = FakeTensorMode.__torch_dispatch__
+    dispatch = getattr(dispatch, "__wrapped__", dispatch)
+    mode = torch_private.capture_mode(lambda *_: None, lambda _, __, got: got, None, quick.run, quick.SLOW)
+    answered = 0
+    with mode:
+        made = [torch.empty(size) for size in SIZES]
+        if turned:
+            made = [torch.empty(size[::-1]).permute(list(reversed(range(len(size))))) for size in SIZES]
+        cases = CASES[func](made)
+    for args in cases:
+        known = quick.RULES[func](*args)
+        if known is None:
+            continue
+        want = dispatch(mode, func, (), args, {})
+        got = args[0] if known == () else quick._made(mode, known)
+        assert _metadata(got, [args[0]]) == _metadata(want, [args[0]]), (func, [getattr(a, "shape", a) for a in args])
+        answered += 1
+    assert answered > (0 if turned else 1), answered
+
+
 def test_common_models_import_no_other_compiler() -> None:
     """Importing torch._dynamo takes 80 MiB and 0.6 seconds; FakeTensorMode's dispatcher does it."""
     program = """
@@ -225,6 +298,30 @@ for run in (compiled, model):
 for got, want in zip(first, grads, strict=True):
     torch.testing.assert_close(got, want)
 assert "torch._dynamo" not in sys.modules, "imported"
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_training_without_symbols_imports_no_sympy() -> None:
+    """It takes 30 MiB and 0.4 seconds."""
+    program = """
+import sys, torch, tracer_core
+from torch import nn
+
+def block(before, after):
+    conv = nn.Conv2d(before, after, 3, padding=1)
+    return nn.Sequential(conv, nn.BatchNorm2d(after), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+
+for model, shape in (
+    (nn.Sequential(block(3, 8), block(8, 8), nn.Flatten(), nn.Linear(128, 10)), (2, 3, 16, 16)),
+    (nn.LSTM(6, 6, 2, batch_first=True), (2, 4, 6)),
+):
+    compiled = tracer_core.compile(model, backend="aten_eager", fullgraph=True)
+    out = compiled(torch.randn(shape))
+    (out if isinstance(out, torch.Tensor) else out[0]).sum().backward()
+for one in ("torch._dynamo", "torch.distributed.tensor", "sympy"):
+    assert one not in sys.modules, one
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

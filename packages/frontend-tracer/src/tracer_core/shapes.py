@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import sympy
 import torch
 
 from tracer_core import markers, torch_private
@@ -181,4 +180,6 @@ def broken_promise(shape_env: Any, promises: list[Promise]) -> MarkedSizeError |
 def _narrows(expr: Any) -> bool:
     """Not: unequal to something, which takes single sizes out (an intermediate size of 1, say); those get graphs of
     their own."""
+    import sympy  # where there are no symbols nobody needs it: 30 MiB
+
     return isinstance(expr, (sympy.Eq, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge))

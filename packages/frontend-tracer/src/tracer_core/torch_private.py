@@ -858,13 +858,28 @@ def new_number(env: Any, value: int | float, name: str) -> Any:
     return make(symbol, hint=value, source=source)
 
 
+def gradients_of(
+    roots: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor | None, ...]:
+    """`torch.autograd.grad` with allow_unused, for tangents of the roots' own sizes: its check of those imports sympy,
+    30 MiB that a program without symbolic sizes does not need."""
+    run = getattr(torch.autograd.graph, "_engine_run_backward", None)
+    if run is None:
+        return torch.autograd.grad(roots, leaves, tangents, allow_unused=True)
+    found: tuple[torch.Tensor | None, ...] = run(
+        tuple(roots), tuple(tangents), False, False, tuple(leaves), True, accumulate_grad=False
+    )
+    return found
+
+
 def data_dependent_failures() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
     """(value needed, shape needed): the exceptions by which a fake tensor refuses to give data."""
     from torch._subclasses import fake_tensor
-    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+    shapes = sys.modules.get("torch.fx.experimental.symbolic_shapes")  # what is not imported has raised nothing
+    unknown = () if shapes is None else (shapes.GuardOnDataDependentSymNode,)
     return (
-        (fake_tensor.DataDependentOutputException, GuardOnDataDependentSymNode),
+        (fake_tensor.DataDependentOutputException, *unknown),
         (fake_tensor.DynamicOutputShapeException,),
     )
 

@@ -5,7 +5,7 @@ In: loop variables (`Var`), sizes that are plain ints (static) or sympy expressi
 indirect values (loaded from memory). What always holds: an atom is never negative, two `Index` of the
 same value built from the same variables in affine form compare equal, and division and remainder are
 simplified whenever the ranges of the variables prove it. Own classes, not sympy, because a model makes
-tens of thousands of them: sympy is only asked where a size is symbolic.
+tens of thousands of them: sympy is only asked, and imported (30 MiB, 0.4 seconds), where a size is symbolic.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union
 
-import sympy
-
 if TYPE_CHECKING:
+    import sympy
+
     from inductor_backend.loop_ir.values import Value
 
 #: A size, stride or offset: an int where it is known, else a sympy expression over positive integers.
-Expr = Union[int, sympy.Expr]
+Expr = Union[int, "sympy.Expr"]
 
 
 def simplify(expr: Expr) -> Expr:
@@ -44,6 +44,8 @@ def exact_quotient(a: Expr, b: Expr) -> Expr | None:
         return a // b if b != 0 and a % b == 0 else None
     if isinstance(b, int) and b == 1:
         return a
+    import sympy
+
     quotient = sympy.cancel(sympy.sympify(a) / b)
     return simplify(quotient) if quotient.is_integer and quotient.is_polynomial() else None
 
@@ -52,6 +54,8 @@ def known_le(a: Expr, b: Expr) -> bool:
     """True where a <= b is provable from the assumptions on the symbols."""
     if isinstance(a, int) and isinstance(b, int):
         return a <= b
+    import sympy
+
     return bool(sympy.expand(b - a).is_nonnegative)
 
 

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import sympy
 import torch
 
 from inductor_backend.index_expr import Expr, FloorDiv, Index, Var
@@ -114,7 +113,7 @@ class Memory:
         if isinstance(expr, int):
             return expr
         return int(
-            sympy.sympify(expr).subs({symbol: self.sizes[symbol.name] for symbol in expr.free_symbols})
+            expr.subs({symbol: self.sizes[symbol.name] for symbol in expr.free_symbols})
         )
 
     def numbers(self, exprs: Sequence[Expr]) -> list[int]:
@@ -350,7 +349,7 @@ def run_extern(memory: Memory, node: ExternNode) -> None:
             return memory.tensor(value)
         if isinstance(value, (list, tuple)):
             return [concrete(item) for item in value]
-        return memory.number(value) if isinstance(value, sympy.Expr) else value
+        return memory.number(value) if hasattr(value, "free_symbols") else value
 
     result = node.target(*map(concrete, node.args), **{k: concrete(v) for k, v in node.kwargs.items()})
     results = list(result) if node.unpack else [result]
@@ -406,4 +405,4 @@ def _output(memory: Memory, item: Any) -> Any:
         item = Strided(item, memory.program.buffers[item].layout)
     if isinstance(item, Strided):
         return memory.tensor(item)
-    return memory.number(item) if isinstance(item, sympy.Expr) else item
+    return memory.number(item) if hasattr(item, "free_symbols") else item

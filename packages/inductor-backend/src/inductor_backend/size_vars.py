@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import sympy
 import torch
 
 from inductor_backend.errors import unsupported
@@ -53,12 +52,14 @@ class SizeVars:
             return spec is not None and spec.lower >= 1
         if expr.is_Number:
             return bool(expr >= 1)
-        return isinstance(expr, sympy.Mul) and all(map(self.is_positive, expr.args))
+        return expr.is_Mul and all(map(self.is_positive, expr.args))
 
     def upper(self, expr: Expr) -> int | None:
         """An upper bound that holds for every size in range, None where there is none."""
         if isinstance(expr, int):
             return expr
+        import sympy
+
         values = {}
         for symbol in expr.free_symbols:
             spec = self.specs.get(symbol.name)
@@ -72,6 +73,8 @@ class SizeVars:
         """Whether it is known to be at least 0 for every size in range."""
         if isinstance(expr, int):
             return expr >= 0
+        import sympy
+
         smallest = sympy.expand(expr)
         if smallest.is_nonnegative:
             return True

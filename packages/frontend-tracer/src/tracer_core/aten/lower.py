@@ -439,6 +439,8 @@ class Lowering:
                 return node.target(*args, **kwargs)  # type: ignore[operator]
             case "call_method":
                 (receiver, *args), kwargs = self._args(node)
+                if node.target == "add_" and not kwargs and _counts(receiver, args):
+                    return receiver.copy_(receiver.add(args[0]))
                 return getattr(receiver, str(node.target))(*args, **kwargs)
         raise LoweringUnsupported(f"the captured graph has a {node.op} node", self.recorder.frame)
 
@@ -530,3 +532,12 @@ class Lowering:
             InputSpec(node.name, role, node.name, stable_address=True)
             for node, role in zip(extra, roles, strict=True)
         )
+
+
+def _counts(receiver: Any, args: list[Any]) -> bool:
+    """Whether a counter of one whole number is raised by one, as batch norms do. Functionalization asks for its sizes in a
+    way that imports sympy (30 MiB); a sum that is copied is the same and does not."""
+    return (
+        len(args) == 1 and type(args[0]) is int and isinstance(receiver, torch.Tensor)
+        and receiver.dtype is torch.int64 and receiver.dim() == 0
+    )  # fmt: skip

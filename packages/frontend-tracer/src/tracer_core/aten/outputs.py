@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy
 import torch
 
 from tracer_core import torch_private
@@ -22,6 +21,9 @@ from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.record import AtenRecorder
 from tracer_core.aten.sizes import SizeOrigin, as_plain, hint_of, size_text
 from tracer_core.plugin_api import Runner
+
+if TYPE_CHECKING:
+    import sympy
 
 aten = torch.ops.aten
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy
 import torch
 
 from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.plugin_api import SizeSpec
+
+if TYPE_CHECKING:
+    import sympy
 
 SYM_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -68,7 +70,7 @@ def size_origins(inputs: Sequence[Any]) -> dict[sympy.Symbol, SizeOrigin]:
     found: dict[sympy.Symbol, SizeOrigin] = {}
 
     def visit(value: Any, index: int, dim: int | None) -> None:
-        if isinstance(value, (torch.SymInt, torch.SymFloat)) and isinstance(value.node.expr, sympy.Symbol):
+        if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_Symbol:
             found.setdefault(value.node.expr, SizeOrigin(index, dim, hint_of(value), value))
 
     for index, value in enumerate(inputs):
@@ -181,7 +183,7 @@ class SizeNodes:
         return self._made[expr]
 
     def _build(self, expr: Any) -> torch.fx.Node:
-        if isinstance(expr, sympy.Symbol):
+        if expr.is_Symbol:
             return self._symbol(expr)
         name = type(expr).__name__
         build = BUILDERS.get(name)
@@ -222,7 +224,7 @@ def size_text(value: Any, names: dict[sympy.Symbol, str]) -> str:
     def visit(expr: Any) -> str:
         if expr.is_number:
             return f"({int(expr)})"
-        if isinstance(expr, sympy.Symbol):
+        if expr.is_Symbol:
             if expr not in names:
                 raise LoweringUnsupported(f"the size {expr} is not the size of any dimension of an input")
             return names[expr]

@@ -50,6 +50,8 @@ _TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_sha
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format})
 _SEQUENCES = frozenset({list, tuple, torch.Size, torch.fx.immutable_collections.immutable_list})
 _MOST = 8192
+#: The keywords of `rules.copied`; other rules take none of them.
+_COPY = {"memory_format"}
 
 #: What an operator returned, without its storage: (sizes, strides, dtype, device) of each tensor.
 _Facts = tuple[Any, ...]
@@ -150,10 +152,12 @@ def _first_time(
     if len(_kept) >= _MOST:
         _kept.clear()
     rule = RULES.get(func)
-    known = rule(*args) if rule is not None and not kwargs and _one_device(mode, args, kwargs) else None
+    known = None
+    if rule is not None and (not kwargs or kwargs.keys() == _COPY) and _one_device(mode, args, kwargs):
+        known = rule(*args, **kwargs)
     if known is not None:
         _kept[key] = known
-        return _made(mode, known)
+        return args[0] if _kinds[func] is _Kind.INPLACE else _made(mode, known)
     before = [t._version for t in tensors]
     result = _by_kernel(mode, func, args, kwargs) if func in _STRUCTURED else SLOW
     if result is SLOW:
@@ -249,9 +253,13 @@ def _facts_of(mode: Any, result: Any, inputs: list[Any]) -> tuple[type, tuple[_F
 def _made(mode: Any, known: tuple[type, tuple[_Facts, ...]]) -> Any:
     """New fakes as an answer was."""
     kind, facts = known
-    metas = []
+    metas: list[Any] = []
     with torch_private.no_python_dispatch():
-        for shape, stride, dtype, device in facts:
+        for fact in facts:
+            if fact is None:  # a gradient that was not asked for
+                metas.append(None)
+                continue
+            shape, stride, dtype, device = fact
             meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
             metas.append(torch_private.wrap_meta(mode, meta, device))
     return metas[0] if kind is torch.Tensor else kind(metas)

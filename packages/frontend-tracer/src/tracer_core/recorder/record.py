@@ -15,7 +15,6 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-import sympy
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -109,10 +108,19 @@ class Recorder:
         self.mode = _Mode(self)
         self.ranges = Ranges()
         self.scalars = Scalars(fakes)
-        self.values_needed, self.shapes_needed = torch_private.data_dependent_failures()
         #: Sizes that depend on data: None where they end the graph; whether to ask for another trace with them.
         self.data: DataSizes | None = None
         self.may_follow_data = False
+
+    @property
+    def values_needed(self) -> tuple[type[Exception], ...]:
+        """What a fake raises that is asked for its numbers."""
+        return torch_private.data_dependent_failures()[0]
+
+    @property
+    def shapes_needed(self) -> tuple[type[Exception], ...]:
+        """What an operator raises whose result's sizes depend on data."""
+        return torch_private.data_dependent_failures()[1]
 
     def follow_data(self) -> None:
         """Sizes that depend on data are symbols in this trace."""
@@ -472,10 +480,10 @@ class Recorder:
         found = self._symbols.get(expr)
         if found is not None:
             return found
-        if isinstance(expr, sympy.Symbol):
+        if expr.is_Symbol:
             read = self.data.read_by(expr) if self.data is not None else None
             node = self._size_node(expr) if read is None else read
-        elif isinstance(expr, sympy.Pow) and expr.args[1].is_Integer and int(expr.args[1]) > 0:
+        elif expr.is_Pow and expr.args[1].is_Integer and int(expr.args[1]) > 0:
             node = self._fold(operator.mul, [expr.args[0]] * int(expr.args[1]), expr)
         else:
             function = _SYMPY_OPERATORS.get(type(expr).__name__)

@@ -173,6 +173,92 @@ def stack(parts: Any, dim: int = 0) -> Any:
     return torch.Tensor, ((torch.Size(shape), steps, first.dtype, first.fake_device),)
 
 
+def copied(value: Any, *, memory_format: torch.memory_format = torch.preserve_format) -> Any:
+    """clone: contiguous, as it is asked for, or with the strides of a value without holes."""
+    if memory_format is torch.preserve_format:
+        if not _dense(value) and _without_holes(value):
+            return torch.Tensor, ((value.shape, value.stride(), value.dtype, value._fake_device),)
+        if not _dense(value):
+            return None
+    elif memory_format is not torch.contiguous_format or min(value.shape, default=1) < 1:
+        return None
+    steps = tuple(math.prod(value.shape[i + 1 :]) for i in range(value.dim()))
+    return torch.Tensor, ((value.shape, steps, value.dtype, value._fake_device),)
+
+
+def _without_holes(value: Any) -> bool:
+    """Contiguous in some order of its dimensions, none of which has one element or less."""
+    expected = 1
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if stride != expected or size < 2:
+            return False
+        expected *= size
+    return True
+
+
+def largest_of_windows(
+    value: Any, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), up: bool = False
+) -> Any:
+    """max_pool2d_with_indices of contiguous images: the largest, and where they are."""
+    if value.dim() != 4 or value.dtype not in _FLOATS or not _dense(value, 2) or up is not False:
+        return None
+    kernel, stride, padding, dilation = (
+        list(one) * 2 if len(one) == 1 else list(one) for one in (kernel, stride or kernel, padding, dilation)
+    )
+    if any(type(one) is not int for one in (*kernel, *stride, *padding, *dilation)) or min(stride) < 1:
+        return None
+    if any(2 * edge > size for edge, size in zip(padding, kernel, strict=True)) or min(*kernel, *dilation) < 1:
+        return None  # FakeTensorMode raises what it raises
+    windows = [dilation[i] * (kernel[i] - 1) + 1 for i in range(2)]
+    sizes = [(value.shape[i + 2] + 2 * padding[i] - windows[i]) // stride[i] + 1 for i in range(2)]
+    if min(sizes) < 2 or min(padding) < 0:
+        return None
+    shape = torch.Size((*value.shape[:2], *sizes))
+    steps = tuple(math.prod(shape[i + 1 :]) for i in range(4))
+    device = value._fake_device
+    return tuple, ((shape, steps, value.dtype, device), (shape, steps, torch.int64, device))
+
+
+def gradient_of_windows(slope: Any, value: Any, *args: Any) -> Any:
+    """The gradient of contiguous images, from one that is contiguous too."""
+    if value.dim() != 4 or value.dtype not in _FLOATS or slope.dtype is not value.dtype:
+        return None
+    if len(args) != 6 or not all(_dense(one, 2) for one in (slope, value, args[5])):
+        return None
+    return torch.Tensor, ((value.shape, value.stride(), value.dtype, value._fake_device),)
+
+
+def reduced(value: Any, dims: Any = None, keepdim: bool = False) -> Any:
+    """Sums and means of floating-point numbers over some dimensions."""
+    rank = value.dim()
+    if value.dtype not in _FLOATS or not dims or not _dense(value) or any(type(one) is not int for one in dims):
+        return None
+    if type(keepdim) is not bool or not all(-rank <= one < rank for one in dims):
+        return None
+    gone = {one % rank for one in dims}
+    if len(gone) != len(dims):
+        return None  # FakeTensorMode raises what it raises
+    kept = [1 if k in gone else size for k, size in enumerate(value.shape) if keepdim or k not in gone]
+    steps = tuple(math.prod(kept[k + 1 :]) for k in range(len(kept)))
+    return torch.Tensor, ((torch.Size(kept), steps, value.dtype, value._fake_device),)
+
+
+def rectified_in_place(value: Any) -> Any:
+    """relu_: nothing is new."""
+    return () if value.dtype in _FLOATS and _dense(value) else None
+
+
+def changed_in_place(value: Any, other: Any) -> Any:
+    """add_ and its like: nothing is new where the other operand is a number or has the value's dtype and fits."""
+    if value.dtype not in (*_FLOATS, torch.int64) or not _dense(value):
+        return None
+    if not isinstance(other, torch.Tensor):
+        return () if type(other) is int or (type(other) is float and value.dtype in _FLOATS) else None
+    fits = other.dtype is value.dtype and other.dim() <= value.dim()
+    sizes = zip(reversed(other.shape), reversed(value.shape), strict=False)
+    return () if fits and all(one in (1, size) for one, size in sizes) else None
+
+
 def _dense(value: Any, least: int = 1) -> bool:
     """Contiguous, with the strides that new tensors have, and no size below `least` but the first."""
     shape, steps = value.shape, 1
@@ -219,6 +305,47 @@ def convolution(*args: Any) -> Any:
         return None
     steps = tuple(math.prod(shape[i + 1 :]) for i in range(dims + 2))
     return torch.Tensor, ((torch.Size(shape), steps, value.dtype, value.fake_device),)
+
+
+def convolution_gradients(*args: Any) -> Any:
+    """Of contiguous operands on the CPU, where no library chooses channels last by itself."""
+    if len(args) != 11 or len(args[10]) != 3:
+        return None
+    slope, value, weight, counts, *_, wanted = args
+    if value.dim() not in (4, 5) or weight.dim() != value.dim() or value._fake_device.type != "cpu":
+        return None
+    if value.dtype not in _FLOATS or any(one.dtype is not value.dtype for one in (slope, weight)):
+        return None
+    if not _dense(value) or not _dense(weight) or min(*value.shape[1:], *slope.shape) < 1:
+        return None
+    if any(type(one) is not bool for one in wanted) or (wanted[2] and (not counts or len(counts) != 1)):
+        return None
+    facts = [(one.shape, one.stride(), value.dtype, value._fake_device) for one in (value, weight)]
+    facts.append((torch.Size(counts or ()), (1,), value.dtype, value._fake_device))
+    return tuple, tuple(fact if asked else None for fact, asked in zip(facts, wanted, strict=True))
+
+
+def product(one: Any, other: Any) -> Any:
+    """mm and bmm: new, contiguous memory."""
+    rank = one.dim()
+    if one.dtype not in _FLOATS or other.dtype is not one.dtype or other.dim() != rank or rank not in (2, 3):
+        return None
+    if one.shape[-1] != other.shape[-2] or one.shape[:-2] != other.shape[:-2]:
+        return None
+    shape = (*one.shape[:-1], other.shape[-1])
+    if min(*shape, one.shape[-1]) < 2:
+        return None
+    steps = tuple(math.prod(shape[i + 1 :]) for i in range(rank))
+    return torch.Tensor, ((torch.Size(shape), steps, one.dtype, one._fake_device),)
+
+
+def sum_with_product(bias: Any, one: Any, other: Any) -> Any:
+    """addmm whose first operand has the result's columns."""
+    known = product(one, other) if one.dim() == 2 else None
+    if known is None or bias.dtype is not one.dtype:
+        return None
+    _, ((shape, *_),) = known
+    return known if bias.shape in (shape, shape[1:]) else None
 
 
 def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | None:
@@ -293,8 +420,17 @@ RULES: dict[Any, Callable[..., Any]] = {
     _aten._native_batch_norm_legit_no_training.default: batch_norm_below,
     _aten._native_batch_norm_legit_functional.default: batch_statistics,
     _aten.convolution.default: convolution,
+    _aten.convolution_backward.default: convolution_gradients,
     _aten.cat.default: cat,
     _aten.stack.default: stack,
+    _aten.clone.default: copied,
+    _aten.max_pool2d_with_indices.default: largest_of_windows,
+    _aten.max_pool2d_with_indices_backward.default: gradient_of_windows,
+    _aten.relu_.default: rectified_in_place,
+    **dict.fromkeys((_aten.sum.dim_IntList, _aten.mean.dim), reduced),
+    **dict.fromkeys((_aten.add_.Tensor, _aten.sub_.Tensor, _aten.mul_.Tensor), changed_in_place),
+    **dict.fromkeys((_aten.mm.default, _aten.bmm.default), product),
+    _aten.addmm.default: sum_with_product,
     **dict.fromkeys(_SAME_DTYPE, by_element),
     **dict.fromkeys((_aten.div.Tensor, *_FLOATING), by_element_of_floats),
     **{one.Scalar: comparison for one in _COMPARISONS},

@@ -9,11 +9,10 @@ the arena; offsets are multiples of 64.
 from __future__ import annotations
 
 import bisect
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-import sympy
+from typing import TYPE_CHECKING, Any
 
 from inductor_backend.index_expr import Expr, simplify
 from inductor_backend.loop_ir.nodes import Buffer, Program
@@ -25,12 +24,17 @@ if TYPE_CHECKING:  # only their shape is used; the writers of kernels import thi
 ALIGNMENT = 64
 
 
-class AlignUp(sympy.Function):
-    """The least multiple of `ALIGNMENT` that is not less than its argument."""
+@functools.cache
+def align_up() -> Any:
+    """A function of a symbolic size: the least multiple of `ALIGNMENT` that is not less than it."""
+    import sympy
 
-    nargs = 1
-    is_integer = True
-    is_nonnegative = True
+    class AlignUp(sympy.Function):  # type: ignore[misc]
+        nargs = 1
+        is_integer = True
+        is_nonnegative = True
+
+    return AlignUp
 
 
 @dataclass(slots=True)
@@ -82,7 +86,7 @@ def nbytes(buffer: Buffer) -> Expr:
 def aligned(size: Expr) -> Expr:
     if isinstance(size, int):
         return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
-    return AlignUp(size)
+    return align_up()(size)
 
 
 def plan_memory(arena: dict[str, Buffer], life: dict[str, Life], tensors: Sequence[str]) -> MemoryPlan:

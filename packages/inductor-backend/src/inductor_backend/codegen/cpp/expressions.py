@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import sympy
 import torch
 
 from inductor_backend.errors import unsupported
@@ -163,6 +162,8 @@ def _quotient(numerator: Any, denominator: Any, language: str) -> str:
     a, b = size_expression(numerator, language), size_expression(denominator, language)
     if language != "cpp":
         return f"(({a}) // {b})"
+    import sympy
+
     if sympy.sympify(numerator).is_nonnegative is True:
         return f"(({a}) / {b})"
     return f"(({a}) / {b} - ((({a}) % {b} != 0) & ((({a}) < 0) != ({b} < 0))))"
@@ -181,8 +182,10 @@ def size_expression(expr: Expr, language: str = "cpp") -> str:
         return str(expr)
     name = type(expr).__name__
     if name == "floor" or (
-        isinstance(expr, sympy.Mul) and any(a.is_Rational and not a.is_Integer for a in expr.args)
+        expr.is_Mul and any(a.is_Rational and not a.is_Integer for a in expr.args)
     ):
+        import sympy
+
         numerator, denominator = sympy.fraction(sympy.together(expr.args[0] if name == "floor" else expr))
         return _quotient(numerator, denominator, language)
     if expr.is_Float:
@@ -192,7 +195,7 @@ def size_expression(expr: Expr, language: str = "cpp") -> str:
         return f"{_CONVERSIONS[name, language]}({args[0]})"
     if name in _SYMPY_INFIX:
         return "(" + _SYMPY_INFIX[name].join(args) + ")"
-    if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and int(expr.exp) > 0:
+    if expr.is_Pow and expr.exp.is_Integer and int(expr.exp) > 0:
         return "(" + " * ".join([args[0]] * int(expr.exp)) + ")"
     if name in ("FloorDiv", "CleanDiv", "IntTrueDiv"):
         return _quotient(expr.args[0], expr.args[1], language)
