@@ -858,6 +858,15 @@ def new_number(env: Any, value: int | float, name: str) -> Any:
     return make(symbol, hint=value, source=source)
 
 
+def replaced(wrapper: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """A functional wrapper whose value is that of another one of the same sizes and dtype from now on: what functionalization
+    makes of an operator in place."""
+    torch._functionalize_replace(wrapper, torch._from_functional_tensor(value))  # type: ignore[attr-defined]
+    torch._functionalize_commit_update(wrapper)  # type: ignore[attr-defined]
+    torch._functionalize_sync(wrapper)  # type: ignore[attr-defined]
+    return wrapper
+
+
 def gradients_of(
     roots: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor | None, ...]:

@@ -440,7 +440,7 @@ class Lowering:
             case "call_method":
                 (receiver, *args), kwargs = self._args(node)
                 if node.target == "add_" and not kwargs and _counts(receiver, args):
-                    return receiver.copy_(receiver.add(args[0]))
+                    return torch_private.replaced(receiver, receiver.add(args[0]))
                 return getattr(receiver, str(node.target))(*args, **kwargs)
         raise LoweringUnsupported(f"the captured graph has a {node.op} node", self.recorder.frame)
 
@@ -535,9 +535,13 @@ class Lowering:
 
 
 def _counts(receiver: Any, args: list[Any]) -> bool:
-    """Whether a counter of one whole number is raised by one, as batch norms do. Functionalization asks for its sizes in a
-    way that imports sympy (30 MiB); a sum that is copied is the same and does not."""
+    """Whether a counter of whole numbers is raised, as batch norms do. Functionalization checks the sizes of `add_` in a way
+    that imports sympy (30 MiB), and then does what `torch_private.replaced` does."""
     return (
-        len(args) == 1 and type(args[0]) is int and isinstance(receiver, torch.Tensor)
-        and receiver.dtype is torch.int64 and receiver.dim() == 0
-    )  # fmt: skip
+        len(args) == 1
+        and type(args[0]) is int
+        and isinstance(receiver, torch.Tensor)
+        and receiver.dtype is torch.int64
+        and receiver.dim() == 0
+        and torch_private.is_functional(receiver)
+    )

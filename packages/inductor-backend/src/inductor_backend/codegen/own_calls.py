@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from inductor_backend.codegen.cpp.expressions import size_expression
-from inductor_backend.externs import packed, planes
+from inductor_backend.externs import packed, planes, points
 from inductor_backend.externs.own import POSTS, form
 from inductor_backend.externs.packed_ops import geometry
 from inductor_backend.externs.table import Operand, _is_last_only
@@ -129,6 +129,17 @@ def _on_planes(
     return f"run_planes({', '.join(map(_text, [*_tensors(address, first, weight, bias, result), *numbers]))})"
 
 
+def _on_points(
+    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+) -> str:
+    """A convolution, or the gradient of its input."""
+    gradient = len(node.args) > 9
+    read, weight = node.args[0], node.args[2 if gradient else 1]
+    shapes = (weight.layout.sizes, weight.layout.strides, read.layout.sizes)
+    numbers = points.numbers(address(weight), *shapes, address(read), address(result), gradient)
+    return f"run_points({', '.join(map(_text, numbers))})"
+
+
 def _optional(address: Address, tensor: Strided | None) -> str | int:
     return 0 if tensor is None else address(tensor)
 
@@ -180,6 +191,7 @@ def _lstm(
 OWN_CALLS = {
     "blocked": _blocked,
     "planes": _on_planes,
+    "points": _on_points,
     "aten.mm.default": _linear,
     "aten.addmm.default": _linear,
     "aten.convolution.default": _convolution,

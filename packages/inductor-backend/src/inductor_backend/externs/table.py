@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.externs import draws, own, packed, packed_ops, planes
+from inductor_backend.externs import draws, own, packed, packed_ops, planes, points
 from inductor_backend.externs.fallbacks import FALLBACKS
 
 __all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best"]
@@ -158,6 +158,9 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
     plain = _is_contiguous(x) and _is_contiguous(weight)
     if plain and planes.pays(channels, count, (oh, ow), ((kh, kw), stride, padding, dilation)):
         return _on_planes("convolution")
+    how = ((kh, kw), stride, padding, dilation)
+    if plain and bias is None and pixels > 256 and points.pays(channels, count, (oh, ow), how):
+        return _on_points("convolution")
     form = own.form(pixels, oh * ow, count, kh * kw, contiguous)
     if form is not None and pixels * depth * count >= SMALL_PRODUCT and depth >= 16:
         return _own("convolution", f"{pixels} output pixels: {form}")
@@ -178,8 +181,11 @@ def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any]
     taps = hint(weight.sizes[2]) * hint(weight.sizes[3])
     pixels = batch * oh * ow
     how = (tuple(hint(size) for size in weight.sizes[2:]), stride, padding, dilation)
-    if mask[0] and all(map(_is_contiguous, (dy, x, weight))) and planes.pays(hint(x.sizes[1]), count, (oh, ow), how):
+    plain = mask[0] and all(map(_is_contiguous, (dy, x, weight)))
+    if plain and planes.pays(hint(x.sizes[1]), count, (oh, ow), how):
         return _on_planes("convolution_backward")
+    if plain and pixels > 128 and points.pays(hint(x.sizes[1]), count, (oh, ow), how):
+        return _on_points("convolution_backward")
     if pixels * depth * count < SMALL_PRODUCT or depth < 16 or count < 16:
         return aten_choice(target, "small")
     if own.backward_is_faster(bool(mask[0]), pixels, taps, max(stride), depth * count):
@@ -193,6 +199,11 @@ def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any]
 def _on_planes(name: str) -> Choice:
     call = f"{planes.__name__}:{name}"
     return Choice(getattr(planes, name), call, "own", "fewer multiplications (Winograd)", form="planes", symbolic=True)
+
+
+def _on_points(name: str) -> Choice:
+    call = f"{points.__name__}:{name}"
+    return Choice(getattr(points, name), call, "own", "a product an image", form="points", symbolic=True)
 
 
 def _is_contiguous(operand: Operand) -> bool:

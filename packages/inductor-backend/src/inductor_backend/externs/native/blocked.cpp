@@ -146,9 +146,7 @@ static void store_zeros(const Product& p) {
 
 static thread_local Scratch packed_a;
 
-EXPORT void run_blocked(const int64_t* v) {
-    const Product p{{(const float*)v[0], v[1], v[2]}, {(const float*)v[3], v[4], v[5]}, v[8], v[9], v[10],
-                    {(float*)v[6], v[7], (const float*)v[11], (const float*)v[12], v[13], v[14]}};
+static void multiply(const Product& p) {
     if (p.M == 0 || p.N == 0) return;
     if (p.K == 0) return store_zeros(p);
     const bool packed = p.a.columns != 1;
@@ -181,4 +179,15 @@ EXPORT void run_blocked(const int64_t* v) {
             }
         }
     }
+}
+EXPORT void run_blocked(const int64_t* v) {
+    multiply({{(const float*)v[0], v[1], v[2]}, {(const float*)v[3], v[4], v[5]}, v[8], v[9], v[10],
+              {(float*)v[6], v[7], (const float*)v[11], (const float*)v[12], v[13], v[14]}});
+}
+// One `a` times a matrix of each image: see externs/points.py.
+EXPORT void run_points(const int64_t* v) {
+    const int64_t images = v[4], M = v[5], K = v[6], N = v[7];
+    for (int64_t i = 0; i < images; i++)
+        multiply({{(const float*)v[0], v[1], v[2]}, {(const float*)v[3] + i * K * N, N, 1}, M, N, K,
+                  {(float*)v[8] + i * M * N, N, nullptr, nullptr, 0, NONE}});
 }

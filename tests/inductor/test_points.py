@@ -1,0 +1,94 @@
+"""Training of 1x1 convolutions on contiguous images: forward and the input's gradient as a product an image."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import tracer_core
+from inductor_backend import compile_graph
+from inductor_backend.externs import points
+from inductor_backend.externs.table import Operand, best
+from tests.inductor.test_planes import relative, step
+
+aten = torch.ops.aten
+HOW = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("shape", [(1, 32, 8, 8, 40), (3, 70, 9, 13, 33), (2, 350, 5, 3, 65), (4, 32, 31, 33, 500)], ids=str)
+def test_the_kernel_alone(shape, threads):
+    torch.manual_seed(0)
+    batch, channels, height, width, count = shape
+    x, w = torch.randn(batch, channels, height, width), torch.randn(count, channels, 1, 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        truth = F.conv2d(x.double(), w.double())
+        assert relative(points.convolution(x, w), truth) < 1e-6
+        dy = torch.randn(truth.shape)
+        truth = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double())
+        dx, *rest = points.convolution_backward(dy, x, w)
+        assert relative(dx, truth) < 1e-6 and rest == [None, None]
+    finally:
+        torch.set_num_threads(before)
+
+
+def chosen(x, w, bias=None, *, stride=(1, 1), padding=(0, 0)):
+    operands = [None if t is None else Operand(tuple(t.shape), tuple(t.stride()), t.dtype) for t in (x, w, bias)]
+    how = [list(stride), list(padding), *HOW[2:]]
+    forward = best(aten.convolution.default, [*operands, *how]).form == "points"
+    sizes = [(size + 2 * pad - 1) // step + 1 for size, pad, step in zip(x.shape[2:], padding, stride, strict=True)]
+    made = torch.empty(x.shape[0], w.shape[0], *sizes, dtype=x.dtype).to(memory_format=_format(x))
+    dy = Operand(tuple(made.shape), made.stride(), made.dtype)
+    args = [dy, *operands[:2], None, *how]
+    backward = best(aten.convolution_backward.default, [*args, [True, False, False]]).form == "points"
+    assert best(aten.convolution_backward.default, [*args, [False, True, False]]).form != "points"
+    return forward, backward
+
+
+def _format(x):
+    return torch.contiguous_format if x.is_contiguous() else torch.channels_last
+
+
+def test_which_convolutions_it_takes():
+    x, w = torch.empty(4, 64, 16, 16), torch.empty(96, 64, 1, 1)
+    assert chosen(x, w) == (True, True)
+    assert chosen(x, w, torch.empty(96)) == (False, True)
+    assert chosen(x, w, stride=(2, 2)) == chosen(x, w, padding=(1, 1)) == (False, False)
+    assert chosen(x.to(memory_format=torch.channels_last), w) == chosen(x.double(), w.double()) == (False, False)
+    assert chosen(torch.empty(4, 64, 7, 7), w) == (False, False)
+    assert chosen(x, torch.empty(96, 64, 3, 3), padding=(1, 1)) == (False, False)
+
+
+def net():
+    return nn.Sequential(
+        nn.Conv2d(3, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU(), nn.Conv2d(48, 64, 1, bias=False),
+        nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 40, 1, bias=False), nn.ReLU(), nn.Conv2d(40, 36, 1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(36, 5),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_training_step(dynamic, monkeypatch):
+    texts = []
+    load = compile_graph.load_module
+    monkeypatch.setattr(compile_graph, "load_module", lambda text, *rest: texts.append(text) or load(text, *rest))
+    torch.manual_seed(0)
+    module = net()
+    ours, exact = copy.deepcopy(module), copy.deepcopy(module).double()
+    fast = tracer_core.compile(ours, backend="inductor", fullgraph=True)
+    for batch in (2, 3, 4) if dynamic else (2, 2):  # from 3 on it is a symbol
+        x = torch.randn(batch, 3, 16, 24)
+        expected, found = step(module, module, x), step(fast, ours, x)
+        truth = step(exact, exact, x.double())
+        for one, other, true in zip(expected, found, truth, strict=True):
+            assert one.stride() == other.stride()
+            # a relu whose input is nearly 0 may let a gradient through here and not there
+            limit = 3 * (one.double() - true).norm() + 1e-3 * true.norm() + 1e-5
+            assert (other.double() - true).norm() <= limit
+    assert [text.count(" run_points(") for text in texts] == [2, 3] * (len(texts) // 2)
