@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from inductor_backend.codegen.wrapper import Step, Wrapper
 from inductor_backend.externs.packed_ops import name_of
 from inductor_backend.externs.table import Choice
 from inductor_backend.freezing.known import with_known_tensors
-from inductor_backend.freezing.per_call import with_own_kernels
+from inductor_backend.freezing.per_call import pays_anywhere, with_own_kernels
 from inductor_backend.freezing.prepared import FrozenRunner, freeze
 from inductor_backend.gpu_alignment import with_aligned_products
 from inductor_backend.loop_ir import printer, verify
@@ -31,6 +31,9 @@ from inductor_backend.loop_ir.nodes import BufferKind, Program
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import InductorOptions, fusion_fuel
 from inductor_backend.recorded import recorded
+from inductor_backend.regions.cut import Cut, cut_out
+from inductor_backend.regions.repeats import find_repeats
+from inductor_backend.regions.stamp import NotEqual, Scheduled, stamp
 from inductor_backend.schedule.absorb import absorb
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.extern_choice import choose_externs
@@ -69,6 +72,9 @@ class Compilation:
     over: dict[str, str] = field(default_factory=dict)
     blocks: dict[str, Blocks] = field(default_factory=dict)
     images_last: bool | None = None
+    lowered: GraphLowering | None = None
+    cut: Cut | None = None
+    stamped: str = "no region of the graph repeats"
 
     def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:
         """Each group, and whether a buffer that it writes must be in memory afterwards."""
@@ -76,7 +82,8 @@ class Compilation:
 
 
 def _lower(c: Compilation) -> None:
-    c.program = GraphLowering(c.gm, c.spec, c.sizes, c.images_last).run()
+    c.lowered = GraphLowering(c.gm, c.spec, c.sizes, c.images_last)
+    c.program = c.lowered.run()
     c.program.nodes = live_nodes(c.program)
 
 
@@ -120,6 +127,29 @@ def _kernels(c: Compilation) -> None:
         column = is_column(c.program, group.domain, group.loops)
         nest = loop_nest(c.program, body, c.sizes, column)
         c.kernels.append(KernelWriter(c.program, body, nest, c.sizes).write())
+
+
+def _stamp(c: Compilation) -> None:
+    """From four equal regions to all; the whole graph is lowered where they turn out not to be equal."""
+    if c.cut is None:
+        return
+    assert c.lowered is not None
+    repeats = c.cut.repeats
+    size = f"{repeats.period} nodes {repeats.count} times"
+    try:
+        c.kernels = stamp(c.cut, Scheduled(c.program, c.plan, c.kernels, c.choices, c.lowered))
+        c.stamped = f"{size}: four are lowered"
+    except NotEqual as reason:
+        whole = run_stages(start(_prepared(c.cut.whole, c.spec), c.spec), "kernels")
+        for part in fields(Compilation):
+            setattr(c, part.name, getattr(whole, part.name))
+        c.stamped = f"{size}: all are lowered, because {reason}"
+
+
+def _verify_stamp(c: Compilation) -> None:
+    if c.cut is not None:
+        whole = run_stages(start(_prepared(c.cut.whole, c.spec), c.spec), "kernels")
+        verify.same_plans((c.program, c.plan, c.kernels), (whole.program, whole.plan, whole.kernels))
 
 
 def _memory(c: Compilation) -> None:
@@ -264,6 +294,7 @@ STAGES = (
         "bodies", _bodies, lambda c: verify.bodies(c.program, c.bodies), lambda c: printer.bodies(c.bodies)
     ),
     Stage("kernels", _kernels),
+    Stage("stamp", _stamp, _verify_stamp, lambda c: c.stamped),
     Stage(
         "memory",
         _memory,
@@ -290,10 +321,10 @@ GPU_STAGES = (
     Stage("externs", gpu_stages.externs, None, STAGES[4].dump),
     Stage("bodies", gpu_stages.bodies, STAGES[5].verify, STAGES[5].dump),
     Stage("kernels", gpu_stages.kernels),
-    Stage("memory", gpu_stages.memory, STAGES[7].verify, STAGES[7].dump),
-    Stage("group_runs", gpu_stages.group_steps, None, STAGES[8].dump, "py"),
-    Stage("module", gpu_stages.module_text, None, STAGES[9].dump, "py"),
-    STAGES[10],
+    Stage("memory", gpu_stages.memory, STAGES[8].verify, STAGES[8].dump),
+    Stage("group_runs", gpu_stages.group_steps, None, STAGES[9].dump, "py"),
+    Stage("module", gpu_stages.module_text, None, STAGES[10].dump, "py"),
+    STAGES[11],
 )
 
 
@@ -331,15 +362,13 @@ def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
 
 def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """Compiles one functional ATen graph. Raises BackendError; VerifyError where a stage broke its rules."""
-    c = start(gm, spec)
-    if not c.target.triton:
-        gm = with_known_tensors(gm, spec)
+    triton = target_of(gm.graph).triton
     if spec.constants:
-        if c.target.triton:
+        if triton:
             raise BackendError("inductor", "freeze", "freeze=True is not built for graphs on CUDA devices")
-        return _compile_frozen(gm, spec)
-    c.gm = with_aligned_products(gm) if c.target.triton else with_own_kernels(gm, spec)
-    if not c.target.triton:
+        return _compile_frozen(with_known_tensors(gm, spec), spec)
+    c = start(with_aligned_products(gm), spec) if triton else started(gm, spec)
+    if not triton:
         early_builds.start_lowered(c.gm.graph.nodes)
     runner = run_stages(c).runner
     assert runner is not None
@@ -350,6 +379,28 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     if c.program.channels_last:
         runner.channels_last = frozenset(c.program.channels_last)  # type: ignore[union-attr]
     return runner
+
+
+def started(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
+    """The compilation for CPUs of a graph, or of what stands for it where regions of it are equal."""
+    if not pays_anywhere(gm, spec):
+        repeats = find_repeats(gm.graph) if fusion_fuel() is None else None
+        if repeats is None:
+            return start(_prepared(gm, spec), spec)
+    else:  # convolutions take in the nodes around them, so regions are looked for afterwards
+        gm = _prepared(gm, spec)
+        repeats = find_repeats(gm.graph) if fusion_fuel() is None else None
+        if repeats is None:
+            return start(gm, spec)
+    cut = cut_out(gm, repeats)
+    c = start(_prepared(cut.small, spec), spec)
+    c.cut = cut
+    return c
+
+
+def _prepared(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+    """The graph to lower for a CPU; the graph itself where nothing is to be done."""
+    return with_own_kernels(with_known_tensors(gm, spec), spec)
 
 
 def _in_the_same_layout(first: Compilation, gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner | None:
@@ -366,6 +417,6 @@ def _compile_frozen(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         if wants_text():
             record.text = frozen.graph.print_readable(print_output=False)
     early_builds.start_lowered([*frozen.graph.graph.nodes, *(node for node, _ in frozen.folded.steps)])
-    runner = run_stages(start(frozen.graph, frozen.spec)).runner
+    runner = run_stages(started(frozen.graph, frozen.spec)).runner
     assert runner is not None
     return FrozenRunner(runner, frozen)

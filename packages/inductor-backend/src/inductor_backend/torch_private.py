@@ -43,3 +43,14 @@ def keep_device_busy() -> None:
     sleep = getattr(torch.cuda, "_sleep", None)
     if sleep is not None:
         sleep(1_000_000)
+
+
+def lazy_graph_module(root: Any, graph: Any) -> Any:
+    """A GraphModule that writes its Python code when somebody runs or prints it, which for most graphs is never."""
+    import torch
+
+    try:
+        from torch.fx._lazy_graph_module import _LazyGraphModule
+    except ImportError:  # a torch that has none
+        return torch.fx.GraphModule(root, graph)
+    return _LazyGraphModule(root, graph)

@@ -14,6 +14,7 @@ import torch
 from inductor_backend.externs import packed
 from inductor_backend.externs.packed_ops import OPERATORS, geometry, lstm
 from inductor_backend.externs.packed_ops import pack as pack_weight
+from inductor_backend.torch_private import lazy_graph_module
 
 aten = torch.ops.aten
 
@@ -25,7 +26,8 @@ def copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     for node in gm.graph.nodes:
         made[node] = graph.node_copy(node, made.__getitem__)
         made[node].meta = dict(node.meta)
-    return torch.fx.GraphModule(gm, graph)
+    copied: torch.fx.GraphModule = lazy_graph_module(gm, graph)
+    return copied
 
 
 class Editor:

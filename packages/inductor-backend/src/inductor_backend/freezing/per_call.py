@@ -29,9 +29,14 @@ from tracer_core.plugin_api import CompileSpec, Phase
 PIXELS, PIXELS_OF_ONE_TAP, PIXELS_OF_TILES = 256, 128, 128
 
 
+def pays_anywhere(gm: torch.fx.GraphModule, spec: CompileSpec) -> bool:
+    """Whether any node is exchanged."""
+    return spec.phase is Phase.INFERENCE and any(_pays(node) or pays_per_call(node) for node in gm.graph.nodes)
+
+
 def with_own_kernels(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
     """The graph to lower."""
-    if spec.phase is not Phase.INFERENCE or not any(_pays(node) or pays_per_call(node) for node in gm.graph.nodes):
+    if not pays_anywhere(gm, spec):
         return gm
     editor = Editor(copy_of(gm), ())
     pack_layers_per_call(editor)

@@ -9,6 +9,7 @@ an operator without lowering is on the fallback table or the compile fails, nami
 from __future__ import annotations
 
 import operator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
 from inductor_backend.lowering.image_layout import channels_last_nodes
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, last_strides, same_strides
+from inductor_backend.regions.cut import instance_of
 from inductor_backend.size_vars import SizeVars
 from inductor_backend.supports import tensors_of
 from inductor_backend.target import target_of
@@ -82,6 +84,7 @@ class GraphLowering:
             self.ctx.draws = sum(map(is_drawn_by_kernels, gm.graph.nodes))
         self.env: dict[torch.fx.Node, Any] = {}
         self.mutated: set[str] = set()
+        self.instances: dict[str, int] = {}  # buffer -> the instance of a cut graph (`regions.cut`) that it was made for
         self.in_place = in_place_writes(gm.graph)
         self.saved = {number for number, one in enumerate(spec.outputs) if one.saved and self.target.triton}
         self.sums = {} if self.target.triton else sums_of_gradients(gm.graph)  # they add in order
@@ -102,13 +105,22 @@ class GraphLowering:
             if step is None:
                 raise unsupported("lower", f"graph node of kind {node.op!r}", node)
             self.ctx.node = node
+            made = len(self.program.buffers)
             try:
                 step(node)
+                self.note_instance(node, made)
             except BackendError:
                 raise
             except Exception as error:
                 raise unsupported("lower", f"{type(error).__name__}: {error}", node) from error
         return self.program
+
+    def note_instance(self, node: Any, made: int) -> None:
+        """Remembers for which equal instance the buffers after the first `made` were made."""
+        place = instance_of(node)
+        if place is not None:
+            for name in islice(reversed(self.program.buffers), len(self.program.buffers) - made):
+                self.instances.setdefault(name, place[0])
 
     def _tensor(self, name: str, fake: torch.Tensor) -> Buffer:
         if fake.layout != torch.strided or fake.device.type not in ("cpu", "cuda"):
@@ -287,11 +299,13 @@ class GraphLowering:
         (values,) = node.args
         items = list(values) if isinstance(values, (list, tuple)) else [values]
         for number, item in enumerate(items):
+            made = len(self.program.buffers)
             if number in self.saved and (name := self._channels_last(item)) is not None:
                 self.program.channels_last.add(number)
                 self.program.outputs.append(name)
             else:
                 self.program.outputs.append(self._output(item))
+            self.note_instance(item, made)
         self.program.output_names = {
             item.buffer if isinstance(item, Strided) else item
             for item in self.program.outputs
