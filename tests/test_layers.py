@@ -14,7 +14,7 @@ CORE = ROOT / "packages" / "frontend-tracer" / "src" / "tracer_core"
 
 #: Lowest first; a module may import what stands before it or beside it. Folders count as one entry.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("version", "errors", "numpy_types", "torch_private", "settings", "collector", "released"),
+    ("version", "errors", "numpy_types", "torch_private", "settings", "collector", "released", "deferred"),
     ("options",),
     ("guards.layout", "guards.c_helper", "guards.version_words", "guards.constant_check"),
     ("logs", "cache_location"),

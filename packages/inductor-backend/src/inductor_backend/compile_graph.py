@@ -31,6 +31,7 @@ from inductor_backend.loop_ir.nodes import BufferKind, Program
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import InductorOptions, fusion_fuel
 from inductor_backend.recorded import recorded
+from inductor_backend.regions.check import same_plans
 from inductor_backend.regions.cut import Cut, cut_out
 from inductor_backend.regions.repeats import find_repeats
 from inductor_backend.regions.stamp import NotEqual, Scheduled, stamp
@@ -149,7 +150,7 @@ def _stamp(c: Compilation) -> None:
 def _verify_stamp(c: Compilation) -> None:
     if c.cut is not None:
         whole = run_stages(start(_prepared(c.cut.whole, c.spec), c.spec), "kernels")
-        verify.same_plans((c.program, c.plan, c.kernels), (whole.program, whole.plan, whole.kernels))
+        same_plans((c.program, c.plan, c.kernels), (whole.program, whole.plan, whole.kernels))
 
 
 def _memory(c: Compilation) -> None:

@@ -34,6 +34,7 @@ from tracer_core.aten.outputs import OutputPlan, OutputPlanner, Step
 from tracer_core.aten.record import AtenRecorder
 from tracer_core.aten.sizes import as_plain, hint_of, size_origins, size_specs
 from tracer_core.contiguous import has_gaps
+from tracer_core.deferred import Deferred
 from tracer_core.options import env
 from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, OutputSpec, Phase, Role, Runner
 
@@ -298,7 +299,7 @@ class Lowering:
         recorder = self.recorder
         recorder.graph.output(tuple(ending.planner.nodes))
         remove_dead_nodes(recorder.graph)
-        graph = torch.fx.GraphModule(torch.nn.Module(), recorder.graph, class_name="Lowered")
+        graph = Deferred(torch.nn.Module(), recorder.graph, class_name="Lowered")
         spec = self.request.spec(
             graph,
             specs + self.extra_specs(),

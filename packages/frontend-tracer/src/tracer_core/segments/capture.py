@@ -20,6 +20,7 @@ from tracer_core import dispatch, events, torch_private
 from tracer_core.aten.static import has_symbols
 from tracer_core.bridges import TorchStyle
 from tracer_core.captured import CapturedGraph
+from tracer_core.deferred import Deferred
 from tracer_core.effects import Gradient
 from tracer_core.errors import BackendError
 from tracer_core.guards.failure import Failure
@@ -400,8 +401,12 @@ class _Generator:
                 graph.erase_node(node)
         if recorder.data is not None:
             recorder.data.close()
-        gm = torch.fx.GraphModule({}, graph)
-        torch_private.forget_source_with(gm)
+        gm: torch.fx.GraphModule
+        if self.config.backend.ir == "torch":  # it is run, or changed
+            gm = torch.fx.GraphModule({}, graph)
+            torch_private.forget_source_with(gm)
+        else:
+            gm = Deferred({}, graph)
         needs_grad = torch.is_grad_enabled() and self._carries_gradients()
         specs = tuple(_input_spec(source, tensor, node) for source, tensor, node in recorder.inputs)
         captured = CapturedGraph(gm, specs, tuple(t for _, t, _ in recorder.inputs), needs_grad, self.name)

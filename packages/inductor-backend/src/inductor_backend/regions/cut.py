@@ -48,16 +48,15 @@ def cut_out(whole: torch.fx.GraphModule, repeats: Repeats) -> Cut:
     place = {node: at for at, node in enumerate(repeats.calls)}
     graph = torch.fx.Graph()
     made: dict[Node, Node] = {}
-    template = repeats.instance(KEPT - 2)
+    left_out, third = repeats.instance(repeats.count - 2), repeats.instance(KEPT - 2)
+    stand_ins = {repeats.calls[a]: repeats.calls[b] for a, b in zip(left_out, third, strict=True)}
     for node in whole.graph.nodes:
         number, offset = divmod(place.get(node, -1) - repeats.start, repeats.period)
         if node.op == "output":
             continue
         if number in repeats.removed:
-            if number == repeats.count - 2:  # what the last instance reads of it, it reads of the third
-                made[node] = made[repeats.calls[template[offset]]]
             continue
-        made[node] = copy = graph.node_copy(node, made.__getitem__)
+        made[node] = copy = graph.node_copy(node, lambda source: made.get(source) or made[stand_ins[source]])
         copy.meta = dict(node.meta)
         if number in kept:
             copy.meta[_INSTANCE] = (kept[number], offset)

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from inductor_backend.freezing.split import VIEWS
+
 Node = torch.fx.Node
 
 #: Instances that are lowered: the first, the two that are compared, and the last.
@@ -25,11 +27,15 @@ WORTH = 40
 #: Nodes in a row that must look alike for a distance to be tried, and how many distances are.
 WINDOW, DISTANCES = 6, 3
 
+#: Attention that takes a probability of dropout and refuses all but 0.
+WITHOUT_DROPOUT = frozenset({torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default})
+
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """calls: the nodes of the graph that compute. reads: the nodes among the arguments of each, as often as they occur.
-    start: the first node of the first instance. period: the nodes of an instance. count: the instances."""
+    """calls: the nodes of the graph that compute, in the order in which they are compared. reads: the nodes among the
+    arguments of each, as often as they occur. start: the first node of the first instance. period: the nodes of an
+    instance. count: the instances."""
 
     calls: tuple[Node, ...]
     reads: tuple[tuple[Node, ...], ...]
@@ -53,14 +59,16 @@ class Repeats:
         found: dict[Node, Node] = {}
         for mine, theirs in zip(self.instance(KEPT - 2), self.instance(number), strict=True):
             for a, b in zip(self.reads[mine], self.reads[theirs], strict=True):
-                if a.op != "call_function" and (found.setdefault(a, b) is not b or (a.op == "get_attr" and a is not b)):
+                if a.op != "call_function" and (
+                    found.setdefault(a, b) is not b or (a.op == "get_attr" and a is not b)
+                ):
                     return None
         return found
 
 
 def find_repeats(graph: torch.fx.Graph) -> Repeats | None:
     """The equal parts of a graph that are worth it."""
-    calls = tuple(node for node in graph.nodes if node.op == "call_function")
+    calls = _calls(graph)
     if len(calls) < KEPT * WINDOW + WORTH:
         return None
     search = _Search(calls)
@@ -71,7 +79,35 @@ def find_repeats(graph: torch.fx.Graph) -> Repeats | None:
             best = found
         if best is not None and 2 * _saved(best) > len(calls):
             break
-    return best if best is not None and _saved(best) >= WORTH and _is_closed(graph, best, search.place) else None
+    return (
+        best if best is not None and _saved(best) >= WORTH and _is_closed(graph, best, search.place) else None
+    )
+
+
+def _calls(graph: torch.fx.Graph) -> tuple[Node, ...]:
+    """The nodes that compute, in order; views of weights, which freezing puts in front, where they are read."""
+    found: list[Node] = []
+    waiting: set[Node] = set()
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        sources = node.all_input_nodes
+        if (
+            node.target in VIEWS
+            and len(node.users) == 1
+            and all(s.op == "placeholder" or s in waiting for s in sources)
+        ):
+            waiting.add(node)
+            continue
+        stack = [source for source in reversed(sources) if source in waiting]
+        views: list[Node] = []
+        while stack:
+            view = stack.pop()
+            waiting.discard(view)
+            views.append(view)
+            stack += [source for source in view.all_input_nodes if source in waiting]
+        found += [*reversed(views), node]
+    return (*found, *(node for node in graph.nodes if node in waiting))
 
 
 def _saved(found: Repeats) -> int:
@@ -184,7 +220,9 @@ def _is_closed(graph: torch.fx.Graph, found: Repeats, place: dict[Node, int]) ->
         number = (at - first) // found.period
         for source in found.reads[at]:
             where = place.get(source)
-            if source in written or (where is not None and first <= where < first + (number - 1) * found.period):
+            if source in written or (
+                where is not None and first <= where < first + (number - 1) * found.period
+            ):
                 return False
         if number != found.count - 1 and any(place.get(user, -1) >= end for user in found.calls[at].users):
             return False
@@ -214,4 +252,6 @@ def _writes(node: Node) -> bool:
 
 
 def _draws(node: Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return node.target not in WITHOUT_DROPOUT and torch.Tag.nondeterministic_seeded in getattr(
+        node.target, "tags", ()
+    )

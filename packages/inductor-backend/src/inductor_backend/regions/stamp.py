@@ -96,7 +96,9 @@ class _Names:
             for role, name in self.inputs[real].items():
                 self.roles.setdefault(name, set()).add((number, role))
         self.shared = {role for role in self.inputs[THIRD] if all(one[role] == role for one in self.inputs)}
-        self.places = {node.name: place[0] for node in made.lowered.env if (place := instance_of(node)) is not None}
+        self.places = {
+            node.name: place[0] for node in made.lowered.env if (place := instance_of(node)) is not None
+        }
 
     def _inputs(self) -> list[dict[str, str]]:
         env = self.made.lowered.env
@@ -124,14 +126,23 @@ class _Names:
         known = {number for number in numbers if number is not None}
         touched = kernel.pointers if kernel is not None else (*group.nodes[0].reads(), *writes)
         reach = {number for number in map(self.number.get, touched) if number is not None}
-        inlined = {self.places[origin.fx] for loop in group.loops for origin in loop.origins if origin.fx in self.places}
+        inlined = {
+            self.places[origin.fx]
+            for loop in group.loops
+            for origin in loop.origins
+            if origin.fx in self.places
+        }
         if not known:
             if not reach <= {0, LAST} or not inlined <= {LAST}:
                 raise NotEqual("something outside works with what an instance in the middle made")
             return None
         kind = min(known)
         near = {kind - 1, kind, kind + 1}
-        if not known | inlined <= near or not reach <= near | {0} or (None in numbers and kind not in (0, LAST)):
+        if (
+            not known | inlined <= near
+            or not reach <= near | {0}
+            or (None in numbers and kind not in (0, LAST))
+        ):
             raise NotEqual("a kernel works for instances that lie apart")
         if any(node.after for node in group.nodes) or any(
             self.program.buffers[name].storage != name or name in self.program.extends for name in writes
@@ -194,13 +205,23 @@ class _Names:
 
     def _pair_externs(self, a: ExternNode, b: ExternNode) -> None:
         plain = [
-            (n.target, n.unpack, n.fallback, n.post, n.final, self.made.choices[n.name], tuple(n.kwargs), n.origin.op)
+            (
+                n.target,
+                n.unpack,
+                n.fallback,
+                n.post,
+                n.final,
+                self.made.choices[n.name],
+                tuple(n.kwargs),
+                n.origin.op,
+            )
             for n in (a, b)
         ]
         if plain[0] != plain[1]:
             raise NotEqual(f"{a.target} and {b.target} are called in different ways")
         self.pair_values(
-            (a.args, *a.kwargs.values(), a.residual, a.outputs), (b.args, *b.kwargs.values(), b.residual, b.outputs)
+            (a.args, *a.kwargs.values(), a.residual, a.outputs),
+            (b.args, *b.kwargs.values(), b.residual, b.outputs),
         )
 
     def pair_values(self, a: Any, b: Any) -> None:
@@ -219,7 +240,11 @@ class _Names:
 
     def pair_results(self) -> None:
         """What each instance hands to the next one is seen by the same views."""
-        values = {place: value for node, value in self.made.lowered.env.items() if (place := instance_of(node)) is not None}
+        values = {
+            place: value
+            for node, value in self.made.lowered.env.items()
+            if (place := instance_of(node)) is not None
+        }
         repeats = self.cut.repeats
         inside = {node: at for at, node in enumerate(repeats.calls)}
         first = repeats.instance(1)
@@ -241,7 +266,7 @@ class _Names:
         if number is None:
             role = self.role_of(name)
             return name if role is None else self.inputs[real + role[0] - THIRD][role[1]]
-        if number == 1 and name not in self.next or number == LAST and name not in self.before:
+        if (number == 1 and name not in self.next) or (number == LAST and name not in self.before):
             raise NotEqual(f"{name} has no counterpart in the third instance")
         template = self.next[name] if number == 1 else self.before[name] if number == LAST else name
         return self.named(template, real + number - THIRD)
@@ -251,6 +276,8 @@ class _Names:
         so they are the same in all."""
         if real == THIRD or self.program.buffers[template].kind is BufferKind.INPUT:
             return template
+        if real == THIRD - 1:
+            return self.before[template]
         return self.next[template] if real == self.count - 1 else f"{template}_r{real}"
 
     def at_the_end(self, name: str) -> str:
@@ -271,13 +298,16 @@ class _Names:
         (returned,) = self.made.lowered.gm.graph.find_nodes(op="output")[0].args
         owner = [place[0] if (place := instance_of(item)) is not None else None for item in returned]
         middle = {
-            number: [value for value, mine in zip(small, owner, strict=True) if mine == number] for number in (1, THIRD)
+            number: [value for value, mine in zip(small, owner, strict=True) if mine == number]
+            for number in (1, THIRD)
         }
         self.pair_values(middle[1], middle[THIRD])
         result: list[Any] = []
         for where in self.cut.returned:
             if isinstance(where, tuple):
-                result.append(renamed(middle[THIRD][where[2]], partial(self.image, real=where[0]), self.program))
+                result.append(
+                    renamed(middle[THIRD][where[2]], partial(self.image, real=where[0]), self.program)
+                )
                 continue
             number, names = owner[where], {self.number.get(name) for name in _names(small[where])}
             if number in (None, LAST) and not names <= {None, 0, LAST}:
