@@ -139,7 +139,7 @@ def chain(count, step):
 
 PROGRAMS = {
     "one kernel for all": chain(60, lambda x, n, w: (x * 0.5).sin() + 0.1),
-    "a square that turns": chain(40, lambda x, n, w: x.t() @ w[0] * 0.2),
+    "a square that turns": chain(40, lambda x, n, w: x.t() @ w[0]),
     "turned by views alone": lambda x, *w: chain(41, lambda x, n, w: x.t())(
         chain(40, lambda x, n, w: (x @ w[0]).tanh())(x, *w)
     ),
@@ -147,7 +147,7 @@ PROGRAMS = {
     "two weights in turn": chain(40, lambda x, n, w: (x @ w[n % 2]).tanh()),
     "three weights in no order": chain(40, lambda x, n, w: (x @ w[n * n % 3]).tanh()),
     "each weight in two layers": chain(
-        40, lambda x, n, w: (x @ w[n // 2 % 3] + x @ w[(n + 1) // 2 % 3]).tanh()
+        40, lambda x, n, w: (x @ w[n // 2 % 3] + x @ w[(n + 1) // 2 % 3]).tanh() * 0.6
     ),
     "the same weight in all": chain(40, lambda x, n, w: torch.softmax((x @ w[0]).tanh(), -1)),
 }
@@ -158,7 +158,7 @@ def test_programs_that_are_alike_from_afar(name):
     program = PROGRAMS[name]
     fast = tracer_core.compile(program)
     for _ in range(2):
-        arguments = torch.randn(4, 16, 16, dtype=torch.float64).unbind()
+        arguments = torch.linalg.qr(torch.randn(4, 16, 16, dtype=torch.float64))[0].unbind()  # nothing grows
         torch.testing.assert_close(fast(*arguments), program(*arguments))
 
 

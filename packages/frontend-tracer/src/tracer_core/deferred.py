@@ -53,3 +53,7 @@ class Deferred(torch.fx.GraphModule):
     def __str__(self) -> str:
         self._write()
         return super().__str__()
+
+    def __reduce__(self) -> Any:
+        self._write()  # what is stored is the code
+        return super().__reduce__()
