@@ -7,6 +7,7 @@ unless the options say so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,14 +35,24 @@ def target_of(text: str | None, device: str) -> Any:
         raise BackendError(NAME, "target", f"{text!r} is no TVM target: {str(error).splitlines()[0]}") from error
 
 
+def with_constants(module: Any, values: Mapping[str, torch.Tensor]) -> Any:
+    """The module with these parameters bound to values, by name; TVM reads the tensors' own memory."""
+    import tvm
+    from tvm import relax
+
+    given = {name: tvm.runtime.from_dlpack(value) for name, value in values.items()}
+    return relax.transform.BindParams("main", given)(module)
+
+
 def build(module: Any, target: Any, options: Options, name: str) -> Any:
     """An executable. Raises BackendError, or what TVM's compiler raises."""
     import tvm
     from tvm import relax
 
     passes = relax.transform
-    fuse = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(), passes.LegalizeOps(),
-            passes.AnnotateTIROpPattern(), passes.FoldConstant(), passes.FuseOps(), passes.FuseTIR()]  # fmt: skip
+    fuse = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(), passes.DeadCodeElimination(),
+            passes.LegalizeOps(), passes.AnnotateTIROpPattern(), passes.FoldConstant(), passes.FuseOps(),
+            passes.FuseTIR()]  # fmt: skip
     with target, tvm.transform.PassContext(opt_level=3):
         module = tvm.transform.Sequential(fuse)(module)
         module = tuning.scheduled(module, target, options, name)

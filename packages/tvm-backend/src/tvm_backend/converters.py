@@ -61,15 +61,55 @@ def _power(importer: Any, node: torch.fx.Node) -> Any:
 
 def _product(importer: Any, node: torch.fx.Node) -> Any:
     """mm, bmm in the dtype of their arguments; TVM's own is float32 whatever they are."""
+    return _multiplied(importer, *node.args, node.meta["val"].dtype)
+
+
+def _multiplied(importer: Any, a: Any, b: Any, dtype: torch.dtype) -> Any:
+    """a @ b. Of a transposed matrix (a weight of torch.nn.Linear), as it lies: nothing is transposed in memory."""
     from tvm import relax
 
-    a, b = importer.retrieve_args(node)
-    return importer.block_builder.emit(relax.op.matmul(a, b, out_dtype=DTYPES[node.meta["val"].dtype]))
+    emit = importer.block_builder.emit
+    original = _transposed(b)
+    if original is None or dtype not in (torch.float32, torch.float64):
+        return emit(relax.op.matmul(importer.env[a], importer.env[b], out_dtype=DTYPES[dtype]))
+    return importer.block_builder.emit_te(_by_rows, importer.env[a], importer.env[original], primfunc_name_hint="by_rows")
+
+
+def _transposed(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What a matrix is the transposed one of, if a node makes it so."""
+    swapped = {"t.default": (), "permute.default": ([1, 0],), "transpose.int": (0, 1)}.get(
+        getattr(node.target, "__name__", "")
+    )
+    if swapped is None or node.meta["val"].dim() != 2:
+        return None
+    given = tuple(list(one) if isinstance(one, (list, tuple)) else one for one in node.args[1:])
+    original: Any = node.args[0]
+    return original if given == swapped else None
+
+
+def _by_rows(a: Any, b: Any) -> Any:
+    """``a @ b.t()``, written as sums along the rows of both."""
+    from tvm import te
+
+    k = te.reduce_axis((0, a.shape[1]), name="k")
+    return te.compute((a.shape[0], b.shape[0]), lambda i, j: te.sum(a[i, k] * b[j, k], axis=k), name="by_rows")
+
+
+def _product_and_sum(importer: Any, node: torch.fx.Node) -> Any:
+    """addmm as PyTorch computes it where nothing is scaled; TVM's own is float32 whatever the arguments are."""
+    from tvm import relax
+
+    if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("beta", 1) != 1:
+        raise NotImplementedError("addmm with factors")
+    bias, a, b = node.args
+    product = _multiplied(importer, a, b, node.meta["val"].dtype)
+    return importer.block_builder.emit(relax.op.add(product, importer.env[bias]))
 
 
 #: By the operator's name below ``aten``.
 CONVERTERS: dict[str, Converter] = {
     "t.default": _permute_last_two,
+    "addmm.default": _product_and_sum,
     "amax.default": _reduce("max"),
     "amin.default": _reduce("min"),
     "bmm.default": _product,

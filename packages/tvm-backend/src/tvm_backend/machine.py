@@ -11,23 +11,30 @@ thread pool is as large as torch's.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import torch
 
 from tracer_core.plugin_api import CompileSpec
 
+#: What TVM's vector loads take for granted of an address (as torch's own allocations are).
+ALIGNMENT = 64
+
 
 class Machine:
-    """The runner (mutable: it keeps idle virtual machines)."""
+    """The runner (mutable: it keeps idle virtual machines). frozen: names of inputs of the graph that are constants of
+    the executable; held: what must live as long as they do."""
 
-    def __init__(self, executable: Any, graph: Any, spec: CompileSpec) -> None:
+    def __init__(
+        self, executable: Any, graph: Any, spec: CompileSpec, frozen: Container[str] = (), held: Any = None
+    ) -> None:
         import tvm
 
         self._executable, self._graph = executable, graph
         self._device = tvm.device(spec.device.type, spec.device.index or 0)
-        self._inputs = [index for index, _, _ in graph.inputs]
+        self._inputs = [index for index, name, _ in graph.inputs if name not in frozen]
+        self._held = held
         self._forms = graph.forms(spec)
         self._idle: deque[Any] = deque()
         self._threads = 0
@@ -66,10 +73,15 @@ class Machine:
 
 def _argument(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.detach() if value.is_contiguous() else value.detach().contiguous()
+        return aligned(value.detach() if value.is_contiguous() else value.detach().contiguous())
     import tvm_ffi
 
     return tvm_ffi.Shape((int(value),))
+
+
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy where it begins in the middle of what TVM loads at once."""
+    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _own(value: Any) -> torch.Tensor:

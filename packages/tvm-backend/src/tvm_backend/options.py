@@ -16,8 +16,10 @@ class Options:
     is kept in `records` and used by every later compile, also with trials=0. trials_per_operator: at most so many for
     one fused operator. records: folder of the record database; None takes one in the cache folder, by target.
     cost_model: ``"xgb"`` (needs the package xgboost) or ``"random"``. default_schedules: tile and vectorise for the CPU
-    what no record schedules; without, such loops run as TVM's importer wrote them (ten times slower). Raises ValueError
-    for values that are none of these.
+    what no record schedules; without, such loops run as TVM's importer wrote them (ten times slower). freeze: parameters and
+    buffers are constants of the module, and what depends on them alone is computed while it is compiled; when one changes,
+    it is compiled again. Writes through ``.data``, NumPy arrays or shared memory cannot be seen: call ``fast.refresh()``
+    after them. Raises ValueError for values that are none of these.
     """
 
     target: str | None = None
@@ -26,6 +28,7 @@ class Options:
     records: str | None = None
     cost_model: str = "xgb"
     default_schedules: bool = True
+    freeze: bool = False
 
     def __post_init__(self) -> None:
         if self.trials < 0 or self.trials_per_operator < 1:

@@ -1,7 +1,8 @@
 """Registers the backend ``tvm``: ATen graphs, translated to Relax, run by Apache TVM's virtual machine.
 
 In: the hook call; then a lowered ATen graph and its spec. Out: a runner. What always holds: listing the backend does
-not import TVM; parameters are inputs of the module, so writing to them is seen by the next call.
+not import TVM; parameters are inputs of the module, so writing to them is seen by the next call, unless the user's
+option ``freeze`` makes them constants.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def check(options: Any, mode: str) -> None:
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """A runner for a lowered graph. Raises BackendError, or what TVM's importer or compiler raises."""
     from tvm_backend.build import build, target_of  # heavy: tvm
+    from tvm_backend.freezing import Freezable  # heavy: torch
     from tvm_backend.machine import Machine  # heavy: torch
     from tvm_backend.translate import relax_module  # heavy: tvm
 
@@ -42,6 +44,8 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         made = contiguous_graph(graph)
         promote(made.graph)
         module = relax_module(made.graph)
+    if spec.constants:
+        return Freezable(module, made, spec)
     with stage("tvm build", graph=spec.name):
         target = target_of(spec.options.target, spec.device.type)
         executable = build(module, target, spec.options, spec.name)
@@ -59,6 +63,7 @@ def tracer_backends() -> list[Backend]:
             ir="core_aten",
             shapes="symbolic",
             devices=frozenset({"cpu", "cuda"}),
+            params="constants",
             modes={"default": "TVM's rules and recorded schedules; tuning by the option trials"},
             supports="tvm_backend.support:supports",
             options="tvm_backend.options:Options",
