@@ -113,13 +113,18 @@ def measure(name: str, engine: str, clock: Callable[[], float]) -> dict[str, Any
     with model.mode():
         truth, plain = (tuple(tensors_in(value)) for value in (models.in_float64(program).call(), program.call()))
         for column, options in OURS.items():
-            fast = tracer_core.compile(program.function, backend=engine, options=options)
-            result = begin(column, lambda fast=fast: lambda: program.call(fast))  # type: ignore[misc]
+            made: list[Any] = []
+
+            def build(options: dict[str, Any] = options, made: list[Any] = made) -> Callable[[], Any]:
+                made.append(tracer_core.compile(program.function, backend=engine, options=options))
+                return lambda: program.call(made[0])
+
+            result = begin(column, build)
             if result is None:
                 continue
             found["error"][column] = error_ratio(truth, plain, tuple(tensors_in(result)))
             if "graphs" not in found:
-                records = tracer_core.last_compile(fast)
+                records = tracer_core.last_compile(made[0])
                 found["graphs"] = sum(record.name == made_in for record in records)
                 found["eagerly"] = [record.text for record in records if record.name == "fallback"]
         begin("by hand", lambda: by_hand(model.program()))

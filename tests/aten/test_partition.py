@@ -49,6 +49,18 @@ def test_one_graph_where_all_is_supported():
     assert fallback_of(runner) is None
 
 
+def test_a_transposed_parameter_goes_to_the_part_that_reads_it():
+    """As an input it could be a constant; as a view from outside it would be copied on every call."""
+    weight = randn(4, 3)
+    backend, graphs = recording(refuse("aten.relu.default"))
+    fn = lambda x: x.sin().relu() @ weight.t() + weight[0, 0]  # noqa: E731
+    runner, extra = compiled(fn, backend, randn(5, 3))
+    assert {"aten.t.default", "aten.permute.default", "aten.transpose.int"} & set(graphs[-1][1])
+    assert fallback_of(runner).reason.startswith("1 of")
+    x = randn(5, 3)
+    torch.testing.assert_close(runner([x, *extra])[0], fn(x))
+
+
 def test_parts_before_and_after_what_is_refused():
     backend, graphs = recording(refuse("aten.relu.default"))
     runner, _ = compiled(lambda x: (x + 1).relu().sin() * x.cos(), backend, randn(3))

@@ -15,3 +15,17 @@ def compiled(backend, fn, *inputs, dynamic=False, **options):
         captured = torch_graph(fn, inputs, dynamic=dynamic)
         runner = compile_graph(captured, build_config(backend=backend, options=options or None))
     return runner, list(captured.real_inputs[len(inputs) :])
+
+
+def peak_growth(work):
+    """Megabytes by which memory rose above what it is now while `work` ran (Linux)."""
+    def now(field):
+        lines = open("/proc/self/status").read().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak starts anew
+    before = now("VmRSS")
+    kept = work()
+    del kept
+    return now("VmHWM") - before

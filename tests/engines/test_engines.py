@@ -137,6 +137,30 @@ def test_threads_share_nothing(engine):
     assert len(results) == 8
 
 
+def test_eight_threads_call_one_compiled_model(engine):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).eval()
+    fast = tracer_core.compile(model, backend=engine, options={"freeze": True})
+    inputs = [torch.randn(6, 32) * number for number in range(1, 9)]
+    with torch.no_grad():
+        expected = [model(x) for x in inputs]
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        with torch.no_grad():
+            results = [fast(inputs[number]) for _ in range(30)]  # kept: results must not share memory
+        wrong.extend(number for one in results if not torch.allclose(one, expected[number], rtol=1e-4, atol=1e-5))
+        done.append(number)
+
+    done: list[int] = []
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == list(range(8)) and not wrong
+
+
 def test_it_is_listed_without_its_engine(engine):
     program = (
         "import sys, tracer_core\n"

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import tracer_core
 from tests.aten.programs import randn
-from tests.engines.running import compiled
+from tests.engines.running import compiled, peak_growth
 from tracer_core.dispatch import fallback_of
 from tracer_core.errors import BackendError, OptionError
 from tracer_core.validation import build_config
@@ -139,20 +139,6 @@ def test_one_dynamic_session_serves_batches_from_1_to_32(net, monkeypatch):
         x = torch.randn(batch, 3, 12, 12)
         torch.testing.assert_close(fast(x), net(x), rtol=1e-4, atol=1e-5)
     assert len(made) == 1
-
-
-def peak_growth(work):
-    """Megabytes by which memory rose above what it is now while `work` ran (Linux)."""
-    def now(field):
-        lines = open("/proc/self/status").read().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
-
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # the peak starts anew
-    before = now("VmRSS")
-    kept = work()
-    del kept
-    return now("VmHWM") - before
 
 
 @torch.no_grad()

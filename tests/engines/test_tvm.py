@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tracer_core
 from tests.aten.programs import randn
-from tests.engines.running import compiled
+from tests.engines.running import compiled, peak_growth
 from tracer_core.dispatch import fallback_of
 from tracer_core.errors import BackendError, OptionError
 from tracer_core.validation import build_config
@@ -122,3 +123,143 @@ def test_default_schedules_tile_convolutions_and_can_be_left_out(monkeypatch):
         torch.testing.assert_close(tracer_core.compile(model, backend="tvm")(x), model(x), rtol=1e-4, atol=1e-5)
     texts = [function.script() for function in scheduled if function is not None]
     assert any("T.vectorized" in text and "T.unroll" in text and "T.parallel" in text for text in texts)
+
+
+def scheduled_texts(monkeypatch):
+    """What the default schedules make of each function from now on, as text."""
+    from tvm_backend import schedules
+
+    texts = []
+    real = schedules._scheduled
+
+    def spy(function):
+        made = real(function)
+        texts.append("refused" if made is None else made.script())
+        return made
+
+    monkeypatch.setattr(schedules, "_scheduled", spy)
+    return texts
+
+
+#: rows, columns, length of the sums: whole tiles, one row, sizes that nothing divides.
+PRODUCTS = [(12, 48, 32), (1, 64, 96), (16, 7, 64), (5, 9, 11), (8, 16, 8), (3, 1, 16), (64, 33, 20)]
+
+
+@pytest.mark.parametrize("sizes", PRODUCTS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@torch.no_grad()
+def test_products_with_transposed_weights(sizes, dtype):
+    rows, columns, length = sizes
+    torch.manual_seed(0)
+    x, w, bias = torch.randn(rows, length).to(dtype), torch.randn(columns, length).to(dtype), torch.randn(columns).to(dtype)
+
+    def program(x, w, bias):
+        return F.linear(x, w, bias).relu(), x @ w.t(), x @ w.permute(1, 0), torch.addmm(bias, x, w.T, beta=2, alpha=0.5)
+
+    fast = tracer_core.compile(program, backend="tvm")
+    for scale in (1, -2):
+        for ours, expected in zip(fast(x * scale, w, bias), program(x * scale, w, bias), strict=True):
+            assert ours.dtype is dtype
+            torch.testing.assert_close(ours, expected, rtol=1e-4 if dtype is torch.float32 else 1e-10, atol=1e-4)
+
+
+@torch.no_grad()
+def test_transposed_weights_are_read_as_they_lie(monkeypatch):
+    texts = scheduled_texts(monkeypatch)
+    model = torch.nn.Linear(64, 48).eval()
+    x = torch.randn(12, 64)
+    torch.testing.assert_close(tracer_core.compile(model, backend="tvm")(x), model(x), rtol=1e-4, atol=1e-5)
+    assert not any("transpose" in text for text in texts)
+    (product,) = [text for text in texts if "by_rows" in text]
+    assert "T.vectorized" in product
+    assert "T.unroll" in product and "T.parallel" in product
+
+
+@torch.no_grad()
+def test_products_of_symbolic_rows_are_tiled(monkeypatch):
+    texts = scheduled_texts(monkeypatch)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)).eval()
+    fast = tracer_core.compile(model, backend="tvm", dynamic=True)
+    for rows in (4, 2, 33, 7):
+        x = torch.randn(rows, 32)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    products = [text for text in texts if "by_rows" in text]
+    assert len(products) == 2 and all("T.vectorized" in text and "T.parallel" in text for text in products)
+
+
+def builds(monkeypatch):
+    """Names of the modules that are compiled from now on."""
+    from tvm_backend import build, freezing
+
+    names = []
+    real = build.build
+
+    def spy(module, target, options, name):
+        names.append(name)
+        return real(module, target, options, name)
+
+    monkeypatch.setattr(build, "build", spy)
+    monkeypatch.setattr(freezing, "build", spy)
+    return names
+
+
+@torch.no_grad()
+def test_frozen_parameters_are_constants_and_changes_are_seen(monkeypatch):
+    made = builds(monkeypatch)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 5)
+    ).eval()
+    fast = tracer_core.compile(model, backend="tvm", options={"freeze": True})
+    x = torch.randn(2, 3, 8, 8)
+    for _ in range(3):
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    assert len(made) == 1
+    model[3].weight.mul_(2)
+    model[1].running_mean.add_(1)
+    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()})
+    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    assert len(made) == 3
+    model[3].weight.data.mul_(3)  # leaves no trace
+    fast.refresh()
+    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_one_build_serves_batches_from_2_to_32(monkeypatch):
+    made = builds(monkeypatch)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(512, 4))
+    fast = tracer_core.compile(model.eval(), backend="tvm", dynamic=True)
+    for batch in (4, 2, 32, 17, 8, 31):
+        x = torch.randn(batch, 3, 8, 8)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    assert len(made) == 1
+    x = torch.randn(1, 3, 8, 8)  # a size of 1 is a graph of its own, as everywhere
+    torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+    assert len(made) == 2
+
+
+@torch.no_grad()
+def test_tensors_that_begin_anywhere():
+    """TVM's vectors are loaded from whole multiples of their size: without care the process ends."""
+    torch.manual_seed(0)
+    weight = torch.randn(48 * 64 + 3)[3:].view(48, 64)
+    program = lambda x: F.linear(x, weight).relu() + x[:, :48]  # noqa: E731
+    for options in ({}, {"freeze": True}):
+        fast = tracer_core.compile(program, backend="tvm", options=options)
+        for start in (0, 1, 2, 16):
+            x = torch.randn(12 * 64 + start)[start:].view(12, 64)
+            torch.testing.assert_close(fast(x), program(x), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_hundred_megabytes_of_inputs_are_not_copied():
+    fast = tracer_core.compile(lambda x: x.sum(-1), backend="tvm")
+    x = torch.randn(1024, 25600)  # 105 MB
+    torch.testing.assert_close(fast(x), x.sum(-1), rtol=1e-3, atol=1e-2)
+    if peak_growth(x.clone) < 90:
+        pytest.skip("the system does not tell the peak of memory")
+    assert peak_growth(lambda: [fast(x) for _ in range(3)]) < 50

@@ -61,7 +61,8 @@ def _power(importer: Any, node: torch.fx.Node) -> Any:
 
 def _product(importer: Any, node: torch.fx.Node) -> Any:
     """mm, bmm in the dtype of their arguments; TVM's own is float32 whatever they are."""
-    return _multiplied(importer, *node.args, node.meta["val"].dtype)
+    a, b = node.args
+    return _multiplied(importer, a, b, node.meta["val"].dtype)
 
 
 def _multiplied(importer: Any, a: Any, b: Any, dtype: torch.dtype) -> Any:

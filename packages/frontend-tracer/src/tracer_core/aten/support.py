@@ -5,7 +5,8 @@ with the operators that it does not support run eagerly in between, and a line t
 reasons.
 
 How: every operator gets a level, even for the backend and odd for eager, the lowest that is not below its
-inputs' levels; operators of one level form a part. So values only flow upwards and parts make no cycle.
+inputs' levels (views: the highest that is not above their readers'); operators of one level form a part. So values only
+flow upwards and parts make no cycle.
 
 What always holds: a part's outputs share no memory with its inputs or each other (a view that would is run
 eagerly); random numbers are drawn in the graph's order; writes to inputs come last.
@@ -110,6 +111,16 @@ def _is_size(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether a node's one result shares memory with an input."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or _owner(node) is not node:
+        return False
+    sources = [source.meta.get("val") for source in node.all_input_nodes]
+    taken = {torch_private.storage_id(source) for source in sources if isinstance(source, torch.Tensor)}
+    return torch_private.storage_id(value) in taken
+
+
 def _owner(node: torch.fx.Node) -> torch.fx.Node:
     """The operator that a node belongs to: itself, or the one that it takes an item of."""
     while node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem":
@@ -176,7 +187,17 @@ class Partition:
             base = max(base, drawn) if random else base
             levels[node] = base + (base % 2 != self._parity(node))
             drawn = levels[node] if random else drawn
+        self._raise_views(levels)
         return levels
+
+    def _raise_views(self, levels: dict[torch.fx.Node, int]) -> None:
+        """Views that the backend makes move up to the part that reads them first: a transposed parameter is then an input
+        of that part as it is, and no view crosses a border."""
+        for node in reversed(self.graph.nodes):
+            if node.op != "call_function" or self._parity(node) or not _is_view(node):
+                continue
+            if node.users and all(user.op == "call_function" for user in node.users):
+                levels[node] = max(levels[node], min(levels[user] // 2 * 2 for user in node.users))
 
     def _parity(self, node: torch.fx.Node) -> int:
         """0 for the backend, 1 for eager. Sizes and writes to inputs are eager."""
