@@ -22,6 +22,7 @@ from inductor_backend.codegen.triton.product import Blocks
 from inductor_backend.codegen.wrapper import Step, Wrapper
 from inductor_backend.externs.packed_ops import name_of
 from inductor_backend.externs.table import Choice
+from inductor_backend.freezing.attention import with_own_attention
 from inductor_backend.freezing.known import with_known_tensors
 from inductor_backend.freezing.per_call import pays_anywhere, with_own_kernels
 from inductor_backend.freezing.prepared import FrozenRunner, freeze
@@ -367,7 +368,7 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     if spec.constants:
         if triton:
             raise BackendError("inductor", "freeze", "freeze=True is not built for graphs on CUDA devices")
-        return _compile_frozen(with_known_tensors(gm, spec), spec)
+        return _compile_frozen(with_own_attention(with_known_tensors(gm, spec), spec), spec)
     c = start(with_aligned_products(gm), spec) if triton else started(gm, spec)
     if not triton:
         early_builds.start_lowered(c.gm.graph.nodes)
@@ -401,7 +402,7 @@ def started(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
 
 def _prepared(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
     """The graph to lower for a CPU; the graph itself where nothing is to be done."""
-    return with_own_kernels(with_known_tensors(gm, spec), spec)
+    return with_own_kernels(with_own_attention(with_known_tensors(gm, spec), spec), spec)
 
 
 def _in_the_same_layout(first: Compilation, gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner | None:

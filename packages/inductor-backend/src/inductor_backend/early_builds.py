@@ -125,6 +125,8 @@ def _lowered(node: torch.fx.Node) -> Iterator[str]:
         yield packed.packer(g) if node.target is packed_ops.pack else packed.launcher(g)
     elif node.target is packed_ops.lstm:
         yield "run_lstm"
+    elif node.target is packed_ops.attention:
+        yield "run_attention"
     elif node.target is packed_ops.linear:
         yield packed.dense_launcher(node.args[3])  # type: ignore[arg-type]
     elif node.target is aten.convolution_backward.default:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from inductor_backend.codegen.cpp.expressions import size_expression
-from inductor_backend.externs import packed, planes, points
+from inductor_backend.externs import attention, packed, planes, points
 from inductor_backend.externs.own import POSTS, form
 from inductor_backend.externs.packed_ops import geometry
 from inductor_backend.externs.table import Operand, _is_last_only
@@ -187,6 +187,20 @@ def _lstm(
     return f"run_lstm({', '.join(map(_text, [*tensors, steps, batch, units, int(backwards)]))})"
 
 
+def _attention(
+    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+) -> str:
+    query, key, value, mask, scale, causal, empty = node.args
+    strides = [one.layout.strides for one in (query, key, value, result)]
+    sizes = [one.layout.sizes for one in (query, key, value)]
+    given = None
+    if mask is not None:  # the same for all of a dimension where it has one element
+        pairs = [(0 if size == 1 else stride) for size, stride in zip(mask.layout.sizes, mask.layout.strides, strict=True)]
+        given = [*[0] * (4 - len(pairs)), *pairs]
+    numbers = attention.numbers(sizes[0], sizes[1], sizes[2][3], strides, given, scale, causal, empty)
+    return f"run_attention({', '.join(map(_text, [*_tensors(address, query, key, value, mask, result), *numbers]))})"
+
+
 #: operator name, or the form of a choice -> text of a call, which begins with the launcher's name
 OWN_CALLS = {
     "blocked": _blocked,
@@ -200,4 +214,5 @@ OWN_CALLS = {
     "packed.convolution": _packed_convolution,
     "packed.linear": _packed_linear,
     "packed.lstm": _lstm,
+    "packed.attention": _attention,
 }

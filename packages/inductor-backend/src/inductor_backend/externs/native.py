@@ -48,6 +48,7 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     ),
     "planes": (("planes", "panel"), {"run_planes": 16}),
     "lstm": (("lstm", _BLOCKS[0]), {"run_lstm": 9}),
+    "attention": (("attention",), {"run_attention": 30}),
     **{
         f"depthwise_{n}": ((f"depthwise WIDTH={n} RUN=run_depthwise_{n}", "posts"), {f"run_depthwise_{n}": 23})
         for n in (3, 5, 7)

@@ -1,4 +1,4 @@
-"""Operators that only frozen graphs have: packing a weight, and products and convolutions with packed weights.
+"""Operators that only our rewrites make: packing a weight, products and convolutions with packed weights, attention.
 
 In: tensors, as `freezing` writes them into an ATen graph. Out: what the operator that they stand for returns. What
 always holds: each has a lowering, or is computed once when weights are prepared; called as Python functions they
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from inductor_backend.externs import packed
+from inductor_backend.externs.attention import attention as attend
 from inductor_backend.externs.native import function
 from inductor_backend.externs.packed import Geometry
 
@@ -105,4 +106,12 @@ def lstm(
     return out
 
 
-OPERATORS: frozenset[Callable[..., Any]] = frozenset({pack, convolution, linear, lstm})
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float | None, causal: bool,
+    empty: bool,
+) -> torch.Tensor:
+    """``softmax(query @ key.mT * scale + mask) @ value`` of four dimensions: see `externs.attention`."""
+    return attend(query, key, value, mask, scale, causal, empty)
+
+
+OPERATORS: frozenset[Callable[..., Any]] = frozenset({pack, convolution, linear, lstm, attention})

@@ -259,6 +259,11 @@ def _lstm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choic
     return Choice(packed_ops.lstm, f"{packed_ops.__name__}:lstm", "own", "packed weights stay in each thread's cache")
 
 
+def _attention(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    call = f"{packed_ops.__name__}:attention"
+    return Choice(packed_ops.attention, call, "own", "scores stay in the cache", symbolic=True)
+
+
 def _drawn(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
     return Choice(target, f"{draws.__name__}:{target.__name__}", "python", "torch's own stream, in vectors")
 
@@ -275,5 +280,6 @@ RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] =
     packed_ops.linear: _packed("linear"),
     packed_ops.pack: _pack,
     packed_ops.lstm: _lstm,
+    packed_ops.attention: _attention,
     draws.bernoulli: _drawn,
 }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from inductor_backend.externs import packed
-from inductor_backend.externs.packed_ops import OPERATORS, geometry, lstm
+from inductor_backend.externs.packed_ops import OPERATORS, attention, geometry, lstm
 from inductor_backend.externs.packed_ops import pack as pack_weight
 from inductor_backend.torch_private import lazy_graph_module
 
@@ -74,6 +74,9 @@ class Editor:
         if node.target is lstm:
             hidden = values[0][2]
             return first.new_empty((args[4] + 1) * hidden.shape[0] * hidden.shape[1])
+        if node.target is attention:
+            query, _, found = (one for one in values[0][:3])
+            return found.new_empty((*query.shape[:3], found.shape[3]))
         assert node.target not in OPERATORS
         with first.fake_mode:
             return node.target(*values[0], **values[1])  # type: ignore[operator]

@@ -66,7 +66,7 @@ def attention(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwa
     used = ctx.used_outputs()
 
     def operand(x: Any) -> Any:
-        return _last_dense(ctx, x) if isinstance(x, Ref) else x
+        return last_dense(ctx, x) if isinstance(x, Ref) else x
 
     return ctx.extern(
         ctx.node.target,
@@ -77,7 +77,7 @@ def attention(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwa
     )
 
 
-def _last_dense(ctx: Lowering, x: Ref) -> Strided:
+def last_dense(ctx: Lowering, x: Ref) -> Strided:
     """A strided operand whose last dimension is dense."""
     layout = x.strided()
     if layout is None or layout.strides[-1] != 1:

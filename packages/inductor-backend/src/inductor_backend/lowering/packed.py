@@ -1,4 +1,4 @@
-"""Products, convolutions and LSTM layers with packed weights: calls of our own kernels on channels-last data.
+"""Products, convolutions and LSTM layers with packed weights, and attention: calls of our own kernels on channels-last data.
 
 In: nodes that `freezing` made. Out: extern nodes. What always holds: convolutions read and write channels-last
 buffers (one with few channels reads planes too); nothing is copied that has the right strides already.
@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from inductor_backend.externs import packed, packed_ops
+from inductor_backend.externs.attention import result_strides
 from inductor_backend.index_expr import Expr, contiguous_strides
 from inductor_backend.loop_ir.nodes import Strided
 from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.matmul import last_dense
 from inductor_backend.lowering.registry import Lowering, last_strides, lower, same_strides
 
 
@@ -88,6 +90,20 @@ def lstm(
     tensors = [ctx.strided(one, contiguous_strides(one.sizes)) for one in (inputs, weight, hidden, cells)]
     found: Ref = ctx.extern(ctx.node.target, [*tensors, steps, backwards], strides=(1,))
     return found
+
+
+@lower(packed_ops.attention)
+def attention(
+    ctx: Lowering, query: Ref, key: Ref, value: Ref, mask: Ref | None, scale: float | None, causal: bool, empty: bool
+) -> Ref:
+    tensors = [last_dense(ctx, one) for one in (query, key, value)]
+    given = None if mask is None else ctx.strided(mask)
+    return ctx.extern(
+        ctx.node.target,
+        [*tensors, given, scale, causal, empty],
+        strides=result_strides(ctx.shape()),
+        label="attention",
+    )
 
 
 def _rows(ctx: Lowering, x: Ref) -> Strided:

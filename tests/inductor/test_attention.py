@@ -1,0 +1,210 @@
+"""Attention by our own kernel: scaled_dot_product_attention, and products and softmax written by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import tracer_core
+
+INF = float("inf")
+
+
+def heads(batch: int, rows: int, count: int, depth: int) -> torch.Tensor:
+    """As projections give them: (batch, head, row, value), heads side by side in memory."""
+    return torch.randn(batch, rows, count * depth).view(batch, rows, count, depth).transpose(1, 2)
+
+
+def check(function, *args, ours: int | None, texts, options=None) -> None:
+    """Eager's values (at most three times its error against float64), sizes and strides, in two calls. ours: calls of our
+    kernel."""
+    fast = tracer_core.compile(function, fullgraph=True, options=options or {})
+    with torch.no_grad():
+        for _ in range(2):
+            result, eager = fast(*args), function(*args)
+            double = [a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+            truth = function(*double)
+            assert (result.shape, result.stride(), result.dtype) == (eager.shape, eager.stride(), eager.dtype)
+            assert torch.equal(result.isnan(), eager.isnan())
+            error, of_eager = ((t.nan_to_num() - truth.nan_to_num()).abs().max().item() for t in (result, eager))
+            assert error <= 3 * of_eager + 1e-6, (error, of_eager)
+    if ours is not None:
+        assert texts[-1].count("    run_attention(") == ours, texts[-1]
+
+
+SIZES = {
+    "one vector": (1, 1, 16, 16, 16),
+    "bert 1x12": (1, 12, 12, 12, 64),
+    "windows": (6, 3, 49, 49, 32),
+    "odd": (2, 3, 37, 71, 24),
+    "values cut": (1, 2, 5, 9, 7),
+    "deep": (1, 2, 60, 60, 128),
+    "long": (1, 2, 200, 330, 64),
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("causal", [False, True])
+def test_scaled_dot_product_attention(sizes, causal, texts) -> None:
+    torch.manual_seed(0)
+    batch, count, rows, keys, depth = sizes
+    q, k, v = heads(batch, rows, count, depth), heads(batch, keys, count, depth), heads(batch, keys, count, depth)
+    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal) * 2, q, k, v, ours=1, texts=texts)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 20, 30), (2, 1, 1, 30), (1, 1, 20, 30), (20, 30), (1, 3, 20, 1)], ids=str)
+def test_masks(shape, texts) -> None:
+    torch.manual_seed(0)
+    q, k, v = heads(2, 20, 3, 16), heads(2, 30, 3, 16), heads(2, 30, 3, 16)
+    mask = torch.randn(shape)
+    check(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m, scale=0.3),
+        q, k, v, mask, ours=1, texts=texts,
+    )  # fmt: skip
+    spread = torch.randn(*shape, 2)[..., 0]
+    check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, spread, ours=1, texts=texts)
+    kept = mask > 0
+    check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, kept, ours=1, texts=texts)
+
+
+def by_hand(q, k, v, *masks):
+    scores = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(q.shape[-1])
+    for mask in masks:
+        scores = scores + mask
+    return torch.matmul(torch.softmax(scores, dim=-1), v)
+
+
+@pytest.mark.parametrize("masks", [[], [(2, 1, 1, 18)], [(1, 4, 18, 18), (2, 1, 18, 18)]], ids=str)
+def test_products_and_softmax_are_one_operator(masks, texts) -> None:
+    torch.manual_seed(0)
+    q, k, v = (heads(2, 18, 4, 16) for _ in range(3))
+    given = [torch.randn(shape) for shape in masks]
+    check(lambda *a: by_hand(*a).transpose(1, 2).reshape(2, 18, 64), q, k, v, *given, ours=1, texts=texts)
+    check(by_hand, q, k, v, *given, ours=1, texts=texts)
+
+
+def test_rows_that_see_no_key(texts) -> None:
+    """0 in scaled_dot_product_attention, NaN where softmax is written out; beside them, the lowest number."""
+    torch.manual_seed(0)
+    q, k, v = (heads(1, 20, 2, 16) for _ in range(3))
+    mask = torch.zeros(1, 1, 20, 20)
+    mask[..., 3, :] = -INF
+    mask[..., 5, 2:] = -INF
+    mask[..., 7, :] = torch.finfo(torch.float32).min
+    check(by_hand, q, k, v, mask, ours=1, texts=texts)
+    check(F.scaled_dot_product_attention, q, k, v, mask, ours=1, texts=texts)
+    check(by_hand, q, k, v, mask, mask, ours=1, texts=texts)
+
+
+def test_values_that_are_not_finite(texts) -> None:
+    torch.manual_seed(0)
+    q, k, v = (heads(1, 20, 2, 16) for _ in range(3))
+    q[0, 0, 4, 2] = float("nan")
+    v[0, 1, 6, 3] = INF
+    check(by_hand, q, k, v, ours=1, texts=texts)
+    check(F.scaled_dot_product_attention, q, k, v, ours=1, texts=texts)
+
+
+def test_what_others_read_stays(texts) -> None:
+    torch.manual_seed(0)
+    q, k, v = (heads(2, 12, 2, 16) for _ in range(3))
+
+    def probabilities(q, k, v):
+        p = torch.softmax(q @ k.mT, -1)
+        return torch.cat([p @ v, p], -1)
+
+    def scores(q, k, v):
+        s = q @ k.mT
+        return (torch.softmax(s, -1) @ v) + s.sum()
+
+    def other_dim(q, k, v):
+        return torch.softmax(q @ k.mT, -2) @ v
+
+    def masked_then_scaled(q, k, v):
+        return torch.softmax((q @ k.mT + q[..., :1]) * 0.5, -1) @ v
+
+    def squared(q, k, v):
+        return torch.softmax((q @ k.mT).square(), -1) @ v
+
+    def product_of_one(q, k, v):
+        return torch.softmax(q @ k.mT, -1) @ torch.softmax(q @ k.mT, -1)
+
+    for function in (probabilities, scores, other_dim, masked_then_scaled, squared):
+        check(function, q, k, v, ours=0, texts=texts)
+    check(product_of_one, q, k, v, ours=1, texts=texts)
+    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), *(t.double() for t in (q, k, v)), ours=0, texts=texts)
+
+
+def windows(x, weight, bias, mask, count):
+    """Swin's: the windows of an image are a dimension while its mask is added."""
+    total, rows, width = x.shape
+    q, k, v = (x @ weight.T).view(total, rows, 3, 4, width // 4).permute(2, 0, 3, 1, 4)
+    scores = (q * 0.25).matmul(k.transpose(-2, -1)) + bias
+    scores = scores.view(total // count, count, 4, rows, rows) + mask.unsqueeze(1).unsqueeze(0)
+    p = F.dropout(torch.softmax(scores.view(-1, 4, rows, rows), -1), 0.2, training=False)
+    return p.matmul(v).transpose(1, 2).reshape(total, rows, width)
+
+
+@pytest.mark.parametrize("images", [1, 3])
+@pytest.mark.parametrize("options", [{}, {"freeze": True}], ids=str)
+def test_windows_of_images(images, options, texts) -> None:
+    torch.manual_seed(0)
+    args = (torch.randn(images * 4, 49, 64), torch.randn(192, 64) / 8, torch.randn(1, 4, 49, 49), torch.randn(4, 49, 49))
+    check(lambda *a: windows(*a, 4), *args, ours=1, texts=texts, options=options)
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs, self.output = nn.Linear(64, 192), nn.Linear(64, 64)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, x, mask):
+        batch, rows, _ = x.shape
+        q, k, v = self.inputs(x).view(batch, rows, 3, 4, 16).permute(2, 0, 3, 1, 4)
+        p = self.drop(torch.softmax(q @ k.transpose(-1, -2) * 0.25 + mask, -1))
+        return self.output((p @ v).transpose(1, 2).reshape(batch, rows, 64))
+
+
+@pytest.mark.parametrize("options", [{}, {"freeze": True}], ids=str)
+def test_sizes_that_change(options, texts) -> None:
+    torch.manual_seed(0)
+    model = Layer().eval()
+    fast = tracer_core.compile(model, fullgraph=True, dynamic=True, options=options)
+    with torch.no_grad():
+        for batch, rows in ((2, 9), (3, 40), (5, 17), (2, 600)):
+            x, mask = torch.randn(batch, rows, 64), torch.randn(batch, 1, rows, rows)
+            assert torch.allclose(fast(x, mask), model(x, mask), atol=2e-5)
+    assert all("run_attention(" in text for text in texts)
+
+
+def test_training_and_dropout_keep_their_operators(texts) -> None:
+    torch.manual_seed(0)
+    model = Layer()
+    fast = tracer_core.compile(model, fullgraph=True)
+    x, mask = torch.randn(2, 9, 64), torch.zeros(2, 1, 9, 9)
+    fast(x, mask).sum().backward()
+    assert model.inputs.weight.grad is not None
+    with torch.no_grad():
+        fast(x, mask)
+    assert not any("run_attention(" in text for text in texts)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_share_the_heads(threads) -> None:
+    torch.manual_seed(0)
+    fast = tracer_core.compile(F.scaled_dot_product_attention, fullgraph=True)
+    q, k, v = (heads(2, 64, 5, 32) for _ in range(3))
+    before = torch.get_num_threads()
+    with torch.no_grad():
+        alone = fast(q, k, v)
+        torch.set_num_threads(threads)
+        try:
+            together = fast(q, k, v)
+        finally:
+            torch.set_num_threads(before)
+    assert torch.equal(alone, together)
