@@ -78,6 +78,10 @@ struct Conv {
                 if (e.residual) __builtin_prefetch(e.residual + i * e.ldr + j, 0, 2);
             }
     }
+    // The next rows of a product of few channels: they are read in pieces too short for the processor's own fetching as well.
+    void fetch_rows(int64_t m, int64_t rows) const {
+        for (const float *p = x + m * ldx, *end = x + (m + rows) * ldx; p < end; p += 16) __builtin_prefetch(p, 0, 2);
+    }
     // Where the rows of a tile begin to read, and whether a tap reads anything but padding
     struct Pixels {
         const float* first[MOST_ROWS];
@@ -121,6 +125,7 @@ struct Conv {
             return finish(tile, m0, rows, n0, columns);
         }
         const bool ahead = columns == PANEL && g.C >= 48;  // else fetching takes as long as the products (measured)
+        const bool rows_ahead = g.plain() && n0 == 0 && ldx == g.C && g.C <= 128;
         const bool at_once = Finish::takes(e);
         Finish end(e, ldo, n0, columns);
         bool add = false;
@@ -131,6 +136,7 @@ struct Conv {
                 const bool finished = at_once && t == last && d + 1 == depths.count;
                 for (int64_t i = 0, m = 0; i < cut.count; m += cut.at(i), i++) {
                     if (ahead && !add) fetch(m0 + m, cut.at(i), n0, columns);
+                    if (rows_ahead) fetch_rows(m0 + m + 2 * blocks.most, cut.at(i));
                     end.out = out + (m0 + m) * ldo + n0;
                     end.residual = e.residual ? e.residual + (m0 + m) * e.ldr + n0 : nullptr;
                     blocks.by_rows[cut.at(i) - 1](from + m, k0, part, wide, depths.at(d), tile + m * PANEL, add, i == 0, finished ? &end : nullptr);

