@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import tracer_core
+from inductor_backend.compile_graph import compile_graph
+from inductor_backend.plugin import BACKEND
 from tests.inductor.test_operators import PROGRAMS
 from tests.triton_kernels.test_interpreted import OWN
 
@@ -169,6 +172,29 @@ def test_models(name, phase):
             eager = (a.grad.double() - t.grad).abs().max().item() / size
             mine = (b.grad.double() - t.grad).abs().max().item() / size
             assert mine <= max(4 * eager, 1e-3), (where, mine, eager)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_causal_mask_of_the_programs_own_is_a_flag(dtype):
+    def program(q):
+        places = torch.arange(q.shape[2], device=q.device)
+        mask = places[None, :] <= places[:, None]
+        return F.scaled_dot_product_attention(q, q * 2, q + 1, attn_mask=mask[None, None])
+
+    made = []
+
+    def compile_and_keep(gm, spec):
+        made.append(compile_graph(gm, spec))
+        return made[-1]
+
+    q = torch.randn(2, 256, 4, 64, device="cuda", dtype=dtype).transpose(1, 2)
+    with torch.no_grad():
+        expected = program(q)
+        found = tracer_core.compile(program, backend=replace(BACKEND, compile=compile_and_keep))(q)
+    torch.testing.assert_close(found, expected, **tolerance(dtype))
+    flash = dtype == torch.bfloat16
+    (extern,) = made[0].artifact.externs
+    assert ("flash" if flash else "efficient") in extern and "tl.where" not in made[0].artifact.text
 
 
 def test_inputs_that_repeat_an_element():

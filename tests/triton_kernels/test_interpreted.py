@@ -78,6 +78,22 @@ def test_kernels_give_what_eager_gives(name):
     checked(fn, *inputs)
 
 
+def test_halves_of_rows_are_chosen_inside_their_readers():
+    """Rotary embeddings are one kernel."""
+
+    def turned(x):
+        first, second = x.chunk(2, -1)
+        return torch.cat([-second, first], -1)
+
+    def rotary(q, k, c, s):
+        q, k = q.transpose(1, 2), k.transpose(1, 2)
+        return q * c + turned(q) * s, k * c + turned(k) * s
+
+    made = checked(rotary, R(1, 5, 2, 16), R(1, 5, 2, 16), R(1, 1, 5, 16), R(1, 1, 5, 16))
+    assert len(made.compilation.sources) == 1
+    checked(lambda x, y: (torch.stack([x, y, x * 2], -1), torch.cat([x, y.double()], 1)), R(3, 4), R(3, 4))
+
+
 def test_inputs_that_repeat_an_element():
     """Blocks are whole where an address is the same along an axis."""
     x, y = R(8, 1).expand(8, 64), R(1, 64).expand(8, 64)

@@ -27,6 +27,7 @@ from inductor_backend.freezing.known import with_known_tensors
 from inductor_backend.freezing.per_call import pays_anywhere, with_own_kernels
 from inductor_backend.freezing.prepared import FrozenRunner, freeze
 from inductor_backend.gpu_alignment import with_aligned_products
+from inductor_backend.gpu_masks import with_known_masks
 from inductor_backend.loop_ir import printer, verify
 from inductor_backend.loop_ir.nodes import BufferKind, Program
 from inductor_backend.lowering.graph import GraphLowering
@@ -369,7 +370,7 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         if triton:
             raise BackendError("inductor", "freeze", "freeze=True is not built for graphs on CUDA devices")
         return _compile_frozen(with_own_attention(with_known_tensors(gm, spec), spec), spec)
-    c = start(with_aligned_products(gm), spec) if triton else started(gm, spec)
+    c = start(with_aligned_products(with_known_masks(gm, spec)), spec) if triton else started(gm, spec)
     if not triton:
         early_builds.start_lowered(c.gm.graph.nodes)
     runner = run_stages(c).runner

@@ -122,4 +122,4 @@ def _seeds(ctx: Lowering) -> Ref:
 def _is_ours(ctx: Lowering) -> bool:
     value = ctx.meta()
     row_major = tuple(ctx.strides()) == contiguous_strides(ctx.shape())
-    return row_major and not ctx.parallel and value.device.type == "cpu" and draws.same_stream(value.dtype)
+    return row_major and not ctx.gpu and value.device.type == "cpu" and draws.same_stream(value.dtype)

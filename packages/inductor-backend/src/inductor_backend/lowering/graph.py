@@ -79,7 +79,6 @@ class GraphLowering:
         self.target = target_of(gm.graph)
         self.program = Program(spec.name, device=self.target.device)
         self.ctx = Lowering(self.program, sizes, self.target.triton)
-        self.ctx.parallel = self.target.triton
         if self.target.triton and not getattr(spec.options, "fallback_random", False):
             self.ctx.draws = sum(map(is_drawn_by_kernels, gm.graph.nodes))
         self.env: dict[torch.fx.Node, Any] = {}

@@ -56,9 +56,8 @@ class Lowering:
 
     `node` is the current graph node; `chains` and `versions` belong to
     concatenations that share a buffer (`cat_chains`), `scattered` to scatters (`scatter.Target`); `last`: nodes whose
-    images are channels-last; `bits`: a buffer of zeros and ones -> the bools it was made of (`dropout`). `parallel`: loops run
-    on a GPU, a program for a row or a part of it. `draws`: how many dropouts draw in kernels (0: none may), `drawn` so far,
-    from `seeds`.
+    images are channels-last; `bits`: a buffer of zeros and ones -> the bools it was made of (`dropout`). `draws`: how
+    many dropouts draw in kernels (0: none may), `drawn` so far, from `seeds`.
     """
 
     def __init__(self, program: Program, sizes: SizeVars, gpu: bool = False) -> None:
@@ -71,7 +70,6 @@ class Lowering:
         self.scattered: dict[torch.fx.Node, Any] = {}
         self.last: set[torch.fx.Node] = set()
         self.bits: dict[str, Ref] = {}
-        self.parallel = False
         self.draws, self.drawn = 0, 0
         self.seeds: Ref | None = None
 

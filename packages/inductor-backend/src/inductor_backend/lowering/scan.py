@@ -46,13 +46,14 @@ def part_length(sizes: Sequence[int], dim: int) -> int | None:
 
 def is_slow_on_gpus(node: torch.fx.Node) -> bool:
     """Whether rows are few and long, and can or need not be put together from parts: ATen's kernel is quicker."""
-    given, dim = node.args[0].meta["val"], node.args[1]  # type: ignore[union-attr]
+    dim: Any = node.args[1]
+    given = node.args[0].meta["val"]  # type: ignore[union-attr]
     if not given.dim():
         return False
     if not all(isinstance(size, int) for size in given.shape):
         hints = [size if isinstance(size, int) else size.node.hint for size in given.shape]
-        return any(hint is None for hint in hints) or part_length(hints, dim % len(hints)) != 0  # type: ignore[operator]
-    length = part_length(given.shape, dim % given.dim())  # type: ignore[operator]
+        return any(hint is None for hint in hints) or part_length(hints, dim % len(hints)) != 0
+    length = part_length(list(given.shape), dim % given.dim())
     together = _KINDS[node.target] in _TOGETHER or _values_alone(node, given.dtype)  # type: ignore[index]
     return length is None or (length > 0 and not together)
 
@@ -109,7 +110,7 @@ def _nothing_to_run(x: Ref, dim: int) -> bool:
 
 def _length(ctx: Lowering, kind: str, sizes: tuple[Expr, ...], dim: int) -> int | None:
     """Of the parts that rows are cut into; 0 or None for no parts."""
-    if not ctx.parallel or kind not in _TOGETHER or not all(isinstance(size, int) for size in sizes):
+    if not ctx.gpu or kind not in _TOGETHER or not all(isinstance(size, int) for size in sizes):
         return 0
     return part_length(sizes, dim)  # type: ignore[arg-type]
 

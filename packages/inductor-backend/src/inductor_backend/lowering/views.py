@@ -1,7 +1,7 @@
 """View operators: index maps, no kernels.
 
 In: graph nodes of view operators. Out: `Ref`s. What always holds: no loop node is made here, except for
-`cat` and `stack`, which store each operand into its region of one buffer.
+`cat` and `stack`, which store each operand into its region of one buffer (narrow ones on GPUs: in one loop).
 """
 
 from __future__ import annotations
@@ -282,9 +282,40 @@ def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
     parts = [part for part in parts if len(part.sizes) == len(sizes) and part.sizes[dim] != 0]
     if len(parts) == 1 and parts[0].dtype == dtype:
         return parts[0]
+    if ctx.gpu and _is_narrow(parts, dim):
+        return _selected(ctx, parts)
     buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, ctx.strides()))
     _store_parts(ctx, buffer, parts, dim, 0)
     return Ref.of(buffer)
+
+
+#: On GPUs rows of up to so many elements, of so many equal parts at most, are put together in one loop.
+NARROW, FEW_PARTS = 1024, 4
+
+
+def _is_narrow(parts: Sequence[Ref], dim: int) -> bool:
+    """Halves of rows, as in rotary embeddings: what the kernels that read them can choose from for themselves."""
+    if not 2 <= len(parts) <= FEW_PARTS or dim != len(parts[0].sizes) - 1:
+        return False
+    widths = {part.sizes[dim] for part in parts}
+    width = next(iter(widths))
+    return len(widths) == 1 and isinstance(width, int) and len(parts) * width <= NARROW
+
+
+def _selected(ctx: Lowering, parts: Sequence[Ref]) -> Ref:
+    """One loop that chooses between the parts, each read inside its bounds everywhere; readers may compute it inside
+    themselves, which a buffer of regions does not allow."""
+    width, dtype = parts[0].sizes[-1], ctx.meta().dtype
+
+    def body(at: Sequence[Index]) -> Any:
+        place, inside = make("index", attr=at[-1]), (*at[:-1], mod(at[-1], width))
+        result = cast(parts[-1].at(inside), dtype)
+        for number in range(len(parts) - 2, -1, -1):
+            before = make("lt", place, const(width * (number + 1), torch.int64))
+            result = make("where", before, cast(parts[number].at(inside), dtype), result)
+        return result
+
+    return ctx.pointwise(body, label="cat")
 
 
 def _store_parts(ctx: Lowering, buffer: Buffer, parts: Sequence[Ref], dim: int, start: Expr) -> None:

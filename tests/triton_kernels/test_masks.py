@@ -1,0 +1,127 @@
+"""Attention masks that are known when a graph is compiled become flags: graphs of fake CUDA tensors."""
+
+from __future__ import annotations
+
+import operator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from inductor_backend.gpu_masks import with_known_masks
+from tracer_core import torch_private
+from tracer_core.plugin_api import Phase
+
+aten = torch.ops.aten
+SIZE = 16
+
+
+class Maker:
+    """Adds nodes with fake values."""
+
+    def __init__(self):
+        self.mode, self.graph = torch_private.fake_tensor_mode(None), torch.fx.Graph()
+
+    def input(self, *sizes, dtype=torch.bfloat16):
+        node = self.graph.placeholder(f"in{len(self.graph.nodes)}")
+        with self.mode:
+            node.meta["val"] = torch.empty(*sizes, dtype=dtype, device="cuda:0")
+        return node
+
+    def __call__(self, target, *args, **kwargs):
+        node = self.graph.call_function(target, args, kwargs)
+        args, kwargs = torch.fx.map_arg((args, kwargs), lambda source: source.meta["val"])
+        with self.mode:
+            node.meta["val"] = target(*args, **kwargs)
+        return node
+
+
+def attentions(mask_of, phase=Phase.INFERENCE, dropout=0.0):
+    """The attention nodes of a graph with this mask, after the pass."""
+    make = Maker()
+    query = make.input(2, 4, SIZE, 64)
+    mask = mask_of(make)
+    called = make(
+        aten._scaled_dot_product_efficient_attention.default,
+        query,
+        query,
+        query,
+        mask,
+        False,
+        dropout,
+        scale=0.5,
+    )
+    make.graph.output((make(operator.getitem, called, 0),))
+    gm = torch.fx.GraphModule(torch.nn.Module(), make.graph)
+    after = with_known_masks(gm, SimpleNamespace(phase=phase))
+    (found,) = (node for node in after.graph.nodes if "attention" in str(node.target))
+    return found.args[3:], found.kwargs
+
+
+def positions(make):
+    rows = make(aten.unsqueeze.default, make(aten.arange.default, SIZE, device=torch.device("cuda:0")), 1)
+    columns = make(aten.unsqueeze.default, make(aten.arange.default, SIZE, device=torch.device("cuda:0")), 0)
+    return rows, columns
+
+
+def as_numbers(make, seen, hidden=-torch.inf):
+    options = {"dtype": torch.bfloat16, "device": torch.device("cuda:0")}
+    numbers = make(
+        aten.where.self, seen, make(aten.scalar_tensor.default, 0.0, **options),
+        make(aten.scalar_tensor.default, hidden, **options),
+    )  # fmt: skip
+    return make(aten.expand.default, numbers, [2, 4, SIZE, SIZE])
+
+
+def causal(make):
+    rows, columns = positions(make)
+    return as_numbers(make, make(aten.le.Tensor, columns, rows))
+
+
+def everything(make):
+    rows, columns = positions(make)
+    return as_numbers(make, make(aten.ge.Scalar, make(aten.add.Tensor, rows, columns), 0))
+
+
+def window(make):
+    rows, columns = positions(make)
+    near = make(aten.ge.Tensor, columns, make(aten.sub.Tensor, rows, 3))
+    return as_numbers(make, make(aten.bitwise_and.Tensor, make(aten.le.Tensor, columns, rows), near))
+
+
+def strict(make):
+    rows, columns = positions(make)
+    return as_numbers(make, make(aten.lt.Tensor, columns, rows))
+
+
+def finite(make):
+    rows, columns = positions(make)
+    return as_numbers(make, make(aten.le.Tensor, columns, rows), -100.0)
+
+
+def of_an_input(make):
+    rows, columns = positions(make)
+    given = make.input(SIZE, SIZE, dtype=torch.bool)
+    return as_numbers(make, make(aten.bitwise_and.Tensor, make(aten.le.Tensor, columns, rows), given))
+
+
+def test_what_is_known_becomes_a_flag():
+    assert attentions(causal) == ((None, False, 0.0, True), {"scale": 0.5})
+    assert attentions(everything) == ((None, False, 0.0, False), {"scale": 0.5})
+
+
+@pytest.mark.parametrize("mask", [window, strict, finite, of_an_input])
+def test_other_masks_stay(mask):
+    rest, _ = attentions(mask)
+    assert isinstance(rest[0], torch.fx.Node)
+
+
+def test_training_and_dropout_stay():
+    assert isinstance(attentions(causal, phase=Phase.FORWARD)[0][0], torch.fx.Node)
+    assert isinstance(attentions(causal, dropout=0.1)[0][0], torch.fx.Node)
+
+
+def test_flash_attention_is_called_where_torch_has_it(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert attentions(causal) == ((0.0, True, False), {"scale": 0.5})
