@@ -240,7 +240,9 @@ def conformance(session: nox.Session) -> None:
         "onnxrt": ("onnxrt", ""),
         "tvm": ("tvm", ""),
     }
+    commit = str(session.run("git", "rev-parse", "--short=12", "HEAD", external=True, silent=True)).strip()
     for name in session.posargs or tried:
         backend, note = tried[name]
         session.run("python", "-m", "tracer_core.testing.conformance", "--backend", backend, "--note", note,
-                    "--page", f"docs/conformance/{name}.md", "--json", f"docs/conformance/{name}.json")  # fmt: skip
+                    "--page", f"docs/conformance/{name}.md", "--json", f"docs/conformance/{name}.json",
+                    "--resume", f"{session.create_tmp()}/{name}-{commit}.jsonl")  # fmt: skip

@@ -23,6 +23,8 @@ from tracer_core.testing.conformance import (
     markdown,
     table,
 )
+from tracer_core.testing.conformance.__main__ import Known
+from tracer_core.testing.conformance.row import Row
 
 FEW = dict(cases=[case for case in CASES if case.name in ("add", "in place", "transposed input")], dtypes=(torch.float32,))
 
@@ -240,3 +242,25 @@ def test_the_pytest_plugin(tmp_path):
         assert ("wrong: " in done.stdout) == bool(code)
     none = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert none.returncode == 5  # nothing collected
+
+
+def test_an_interrupted_run_goes_on(tmp_path):
+    path, ran = tmp_path / "rows.jsonl", []
+
+    def trial(name):
+        def run():
+            ran.append(name)
+            return Row(name, torch.float32, (2, 3), "ok")
+
+        return run
+
+    for number in range(2):
+        known = Known(path, "addcmul torch 2")
+        assert [known.row(name, trial(name)).case for name in ("add", "mul")] == ["add", "mul"]
+        assert ran == ["add", "mul"], f"run {number}"
+    path.write_text(path.read_text()[:-5])  # killed while it wrote
+    known = Known(path, "addcmul torch 2")
+    assert [known.row(name, trial(name)).shape for name in ("add", "mul")] == [(2, 3), (2, 3)]
+    assert ran == ["add", "mul", "mul"]
+    Known(path, "another torch 2").row("add", trial("add"))
+    assert ran[-1] == "add" and len(path.read_text().splitlines()) == 3

@@ -197,7 +197,9 @@ def unavailable_reason(backend: Backend) -> str | None:
         reason = resolve(backend.available)()
     except Exception as error:
         return f"its available() raised {type(error).__name__}: {error}"
-    return None if reason is None else str(reason)
+    if reason is None or isinstance(reason, str):
+        return reason
+    return f"its available() returned {reason!r}: it returns None, or a text that says why not"
 
 
 def _rows(group: tuple[Candidate, ...]) -> Iterator[BackendRow]:
@@ -240,6 +242,9 @@ def _load_plugin(manager: pluggy.PluginManager, entry: EntryPoint) -> Iterable[C
     except Exception as error:
         reason = f"importing {entry.value} raised {type(error).__name__}: {error}"
         return [Candidate(entry.name, None, *origin, reason, error)]
+    if not hasattr(plugin, "tracer_backends") and not manager.get_hookcallers(plugin):
+        reason = f"{entry.value} has no hook of tracer_core: it names a module with tracer_backends(), marked @hookimpl"
+        return [Candidate(entry.name, None, *origin, reason)]
     return _offered(plugin, entry.name, origin)
 
 

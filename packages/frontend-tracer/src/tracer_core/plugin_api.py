@@ -19,7 +19,7 @@ from __future__ import annotations
 import enum
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -216,6 +216,18 @@ class CompileSpec:
 #: to free them early, it returns a flat list of the graph's outputs.
 Runner = Callable[[list[Any]], Sequence[Any]]
 
+#: What fields of `Backend` may be.
+_CHOICES = {
+    "ir": ("torch", "aten", "core_aten"),
+    "shapes": ("static", "symbolic"),
+    "numbers": ("inputs", "constants"),
+    "data_sizes": ("break", "symbols"),
+    "params": ("inputs", "constants"),
+}
+#: Fields of `Backend` that are functions, or say where one is.
+_LAZY = ("compile", "decompositions", "partition", "supports", "options", "available", "check", "prepare", "reset", "wrap",
+         "serialize", "deserialize")  # fmt: skip
+
 DEFAULT_MODES: Mapping[str, str] = MappingProxyType({"default": "the backend's only mode"})
 
 
@@ -279,18 +291,24 @@ class Backend:
     def __post_init__(self) -> None:
         if not self.name.replace("-", "_").isidentifier():
             raise ValueError(f"backend name {self.name!r} is not an identifier")
-        if self.ir not in ("torch", "aten", "core_aten"):
-            raise ValueError(f"backend {self.name!r}: ir={self.ir!r}; one of 'torch', 'aten', 'core_aten'")
+        for field_name, allowed in _CHOICES.items():
+            if (value := getattr(self, field_name)) not in allowed:
+                choices = ", ".join(map(repr, allowed))
+                raise ValueError(f"backend {self.name!r}: {field_name}={value!r}; one of {choices}")
+        if not isinstance(self.training, Training):
+            raise ValueError(f"backend {self.name!r}: training={self.training!r}; a member of plugin_api.Training")
+        if isinstance(self.devices, str) or not self.devices:
+            raise ValueError(f"backend {self.name!r}: devices={self.devices!r}; a set: frozenset({{'cpu'}})")
+        if not isinstance(self.modes, Mapping) or "default" not in self.modes:
+            raise ValueError(f"backend {self.name!r}: modes={self.modes!r}; {{'default': 'what it means here', ...}}")
+        if isinstance(self.options, type) and not is_dataclass(self.options):
+            raise ValueError(f"backend {self.name!r}: options={self.options.__name__}; a frozen dataclass")
+        for field_name in _LAZY:
+            value = getattr(self, field_name)
+            if value is not None and not callable(value) and not (isinstance(value, str) and ":" in value):
+                raise ValueError(f"backend {self.name!r}: {field_name}={value!r}; a function or 'module:function'")
         if (self.training is Training.JOINT) != (self.partition is not None):
             raise ValueError(f"backend {self.name!r}: Training.JOINT and partition= go together")
-        if self.shapes not in ("static", "symbolic"):
-            raise ValueError(f"backend {self.name!r}: shapes={self.shapes!r}; 'static' or 'symbolic'")
-        if self.numbers not in ("inputs", "constants"):
-            raise ValueError(f"backend {self.name!r}: numbers={self.numbers!r}; 'inputs' or 'constants'")
-        if self.data_sizes not in ("break", "symbols"):
-            raise ValueError(f"backend {self.name!r}: data_sizes={self.data_sizes!r}; 'break' or 'symbols'")
-        if self.params not in ("inputs", "constants"):
-            raise ValueError(f"backend {self.name!r}: params={self.params!r}; 'inputs' or 'constants'")
 
 
 def resolve(ref: Any) -> Any:

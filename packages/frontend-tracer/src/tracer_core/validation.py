@@ -72,9 +72,9 @@ def build_options(backend: Backend, options: Any) -> Any:
     """An instance of the backend's options dataclass, or None if it has none.
 
     options: None, a mapping with the dataclass's field names, or an instance of it. Raises OptionError
-    naming the valid fields, or the field whose value has the wrong type.
+    naming the valid fields, or the field whose value has the wrong type; BackendError if there is no such dataclass.
     """
-    cls = resolve(backend.options)
+    cls = _options_class(backend)
     if cls is None:
         if options is not None and not (isinstance(options, Mapping) and not options):
             raise OptionError(f"backend {backend.name!r} has no options")
@@ -91,6 +91,17 @@ def build_options(backend: Backend, options: Any) -> Any:
         f"options for backend {backend.name!r} must be a {cls.__name__} or a dict, "
         f"not {type(options).__name__}"
     )
+
+
+def _options_class(backend: Backend) -> Any:
+    """The dataclass, or None. Raises BackendError: a mistake of the backend's author."""
+    try:
+        cls = resolve(backend.options)
+    except (ImportError, AttributeError) as error:
+        raise BackendError(backend.name, "options", str(error)) from error
+    if cls is not None and not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise BackendError(backend.name, "options", f"{backend.options!r} is no dataclass")
+    return cls
 
 
 def _mode(backend: Backend, mode: str | None) -> str:

@@ -40,8 +40,15 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
         and not lowered.spec.outputs
     ):
         return lambda inputs: (), ""  # inputs, views of them and numbers: nothing is left to compute
-    compile_function: CompileFunction = resolve(backend.compile)
     supports = supported_by(backend)
+    given: CompileFunction = resolve(backend.compile)
+
+    def compile_function(gm: torch.fx.GraphModule, spec: Any) -> Runner:
+        runner = given(gm, spec)
+        if not callable(runner):
+            raise TypeError(f"compile() returned {type(runner).__name__}, not a runner: a callable that takes a list of inputs")
+        return runner
+
     refused = refusals(lowered.graph.graph, supports) if supports is not None else {}
     if not refused:
         return compile_with_constants(backend, compile_function, lowered.graph, lowered.spec), ""
@@ -92,7 +99,13 @@ def refusals(
         (node, supports(node) if node.target is not aten.copy_.default else _unusual_write(node))
         for node in operators(graph)
     )
-    return {node: reason for node, reason in reasons if reason is not None}
+    found: dict[torch.fx.Node, str] = {}
+    for node, reason in reasons:
+        if reason is not None:
+            if not isinstance(reason, str):
+                raise TypeError(f"supports() returned {reason!r} for {node.target}: it returns None, or a text that says why not")
+            found[node] = reason
+    return found
 
 
 def _unusual_write(node: torch.fx.Node) -> str | None:

@@ -1,4 +1,4 @@
-"""``python -m tracer_core.testing.conformance --backend NAME [--json FILE] [--page FILE]``
+"""``python -m tracer_core.testing.conformance --backend NAME [--json FILE] [--page FILE] [--resume FILE]``
 
 In: a backend's name, or ``module:attribute`` of a `Backend` (or of a function that gives one). Out: the table on stdout;
 exit status 1 if a row is wrong or an error.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tracer_core.plugin_api import Backend, resolve
 from tracer_core.testing.conformance.cases import ANY, CASES
 from tracer_core.testing.conformance.page import as_json, markdown
 from tracer_core.testing.conformance.programs import PROGRAMS
-from tracer_core.testing.conformance.row import dtype_name
+from tracer_core.testing.conformance.row import Row, dtype_name
 from tracer_core.testing.conformance.run import bad, table, trials
 from tracer_core.validation import find_backend
 
@@ -32,6 +32,29 @@ def backend_named(text: str) -> Backend:
     return found if isinstance(found, Backend) else found()
 
 
+class Known:
+    """Rows of earlier runs, on disk. Mutable: rows are added. of: whose they are; others' are not taken."""
+
+    def __init__(self, path: Path | None, of: str) -> None:
+        self._path, self._of = path, of
+        text = path.read_text() if path is not None and path.exists() else ""
+        whole = text[: text.rfind("\n") + 1]  # the last line may be cut off
+        if path is not None and whole != text:
+            path.write_text(whole)
+        found = [json.loads(line) for line in whole.splitlines()]
+        self._rows = {one["trial"]: Row.from_json(one) for one in found if one["of"] == of}
+
+    def row(self, trial: str, run: Callable[[], Row]) -> Row:
+        """The row of a trial, run if it is not there."""
+        if trial not in self._rows:
+            self._rows[trial] = run()
+            if self._path is not None:
+                line = json.dumps({"of": self._of, "trial": trial, **self._rows[trial].to_json()})
+                with self._path.open("a") as file:
+                    file.write(f"{line}\n")
+        return self._rows[trial]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tracer_core.testing.conformance", description=__doc__)
     parser.add_argument("--backend", required=True, help="an installed name, or module:attribute")
@@ -41,6 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="where to write every row")
     parser.add_argument("--page", type=Path, help="where to write the support matrix, as Markdown")
+    parser.add_argument("--resume", type=Path, help="keeps each row here at once, and goes on from those that are there; "
+                        "for one state of the backend's code: delete it after a change")  # fmt: skip
     parser.add_argument("--note", default="", help="a sentence for the page")
     parser.add_argument("--quiet", action="store_true", help="no line for each case while it runs")
     return parser
@@ -52,10 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     backend = backend_named(given.backend)
     dtypes = [getattr(torch, name) for name in given.dtypes] if given.dtypes else ANY
     rows = []
+    known = Known(given.resume, f"{backend.name} {given.options!r} torch {torch.__version__}")
     found = trials(backend, cases=CASES, programs=PROGRAMS, dtypes=dtypes, options=given.options,
                    sample=given.sample, seed=given.seed)  # fmt: skip
     for number, (name, run) in enumerate(found, 1):
-        rows.append(run())
+        rows.append(known.row(name, run))
         if not given.quiet:
             sys.stderr.write(f"[{number}/{len(found)}] {name}: {rows[-1].status}\n")
     sys.stdout.write(table(rows) + "\n")

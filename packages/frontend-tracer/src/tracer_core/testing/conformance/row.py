@@ -43,6 +43,12 @@ class Row:
             "shape": list(self.shape), "status": self.status, "detail": self.detail,
         }  # fmt: skip
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Row:
+        """What `to_json` made. Raises KeyError and AttributeError for something else."""
+        dtype = None if data["dtype"] is None else getattr(torch, data["dtype"])
+        return cls(data["case"], dtype, tuple(data["shape"]), data["status"], data["detail"], data["area"])
+
 
 def dtype_name(dtype: torch.dtype) -> str:
     """``float32``"""
