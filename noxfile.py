@@ -49,6 +49,9 @@ ENGINES = (OPENVINO, "matplotlib>=3.9,<4")
 
 TVM = ("apache-tvm==0.27.0",)
 
+#: What TVM's search needs and does not ask for.
+TUNING = ("cloudpickle==3.1.2", "psutil==7.2.2")
+
 #: expecttest: torch.testing._internal, whose database of operators the sweep runs, imports it.
 TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0", "expecttest==0.3.0")
 
@@ -169,6 +172,23 @@ def auto(session: nox.Session) -> None:
     install_all(session)
     session.install(OPENVINO)
     session.run("python", "-m", "benchmarks.auto", *session.posargs)
+
+
+@nox.session
+def engines(session: nox.Session) -> None:
+    """onnxrt and tvm beside their engines used by hand, then with many batch sizes, large inputs and many threads."""
+    install_all(session)
+    session.run("python", "-m", "benchmarks.engines_by_hand", *session.posargs)
+    session.run("python", "-m", "benchmarks.engine_loads")
+
+
+@nox.session
+def tvm_tuning(session: nox.Session) -> None:
+    """TVM's search with a stated budget; with the records that are there, only what they give:
+    ``nox -s tvm_tuning -- --trials 512``."""
+    install_all(session)
+    session.install(*TUNING)
+    session.run("python", "-m", "benchmarks.tvm_tuning", *session.posargs)
 
 
 @nox.session

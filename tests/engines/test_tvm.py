@@ -46,8 +46,21 @@ def test_cubes_of_negative_numbers():
     torch.testing.assert_close(runner([x])[0], x**3 + x**2)
 
 
+@pytest.mark.parametrize("missing", ["cloudpickle", "psutil", "xgboost"])
+def test_a_search_names_the_package_that_it_lacks(missing, monkeypatch, tmp_path):
+    """Without cloudpickle TVM ends the process."""
+    import importlib.util
+
+    real = importlib.util.find_spec
+    has = lambda name, *rest: None if name == missing else real(name, *rest) or name in ("cloudpickle", "psutil", "xgboost")  # noqa: E731
+    monkeypatch.setattr(importlib.util, "find_spec", has)
+    with pytest.raises(BackendError, match=f"pip install {missing}"):
+        compiled("tvm", lambda x: x + 1, randn(3), trials=2, records=str(tmp_path))
+
+
 @pytest.mark.slow  # importing TVM's MetaSchedule takes half a minute
 def test_tuned_schedules_are_recorded_and_used_again(tmp_path):
+    pytest.importorskip("cloudpickle")
     torch.manual_seed(0)
     model = torch.nn.Linear(64, 64).eval()
     x = torch.randn(8, 64)

@@ -19,6 +19,13 @@ from tvm_backend.options import Options
 NAME = "tvm"
 log = logger("stages")
 
+#: Packages that TVM's search needs and does not ask for: without the first, making its builder ends the process.
+NEEDED = {
+    "cloudpickle": "TVM's search hands its work to other processes by the package cloudpickle",
+    "psutil": "TVM's search counts processors by the package psutil",
+    "xgboost": "cost_model='xgb' needs the package xgboost (or take cost_model='random')",
+}
+
 
 def folder(target: Any, options: Options) -> Path:
     """Where the records of a target are."""
@@ -42,15 +49,11 @@ def scheduled(module: Any, target: Any, options: Options, name: str) -> Any:
 
 
 def _search(module: Any, target: Any, options: Options, where: Path, name: str) -> None:
+    for package, what in NEEDED.items():
+        if (package != "xgboost" or options.cost_model == "xgb") and importlib.util.find_spec(package) is None:
+            raise BackendError(NAME, "tuning", f"{what}: python -m pip install {package}")
     from tvm.s_tir import meta_schedule
 
-    if options.cost_model == "xgb" and importlib.util.find_spec("xgboost") is None:
-        raise BackendError(
-            NAME,
-            "tuning",
-            "cost_model='xgb' needs the package xgboost: python -m pip install xgboost, or options "
-            "cost_model='random'",
-        )
     where.mkdir(parents=True, exist_ok=True)
     log.warning("tvm: tuning %s with %d trials; records in %s", name, options.trials, where)
     start = time.perf_counter()
