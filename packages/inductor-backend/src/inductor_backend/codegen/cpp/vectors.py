@@ -46,6 +46,10 @@ NEAR_OPS = frozenset({"sin", "cos"})
 
 MEMORY = (torch.float32, torch.bfloat16, torch.float16)
 
+#: Elements between what a loop whose results leave past the caches reads and what it asks for (an addition: from 81 to
+#: 87 % of the best copy). Loops that only read gain nothing: the processor's own look-ahead is as good.
+AHEAD = 256
+
 #: Cost (`ops.OPS`) of an element up to which that many steps are in flight.
 UNROLLED = ((60, 2),)
 
@@ -173,6 +177,9 @@ def write(
         names = dict(known)
         if near:
             out.line("int far = 0;")
+        past = streams and len(writer.body.phases) == 1
+        for place in dict.fromkeys(_places(writer, inside)) if past else ():
+            out.line(f"__builtin_prefetch(&{place} + {AHEAD});")
         vectors = _emit(writer, inside, names)
         if near:
             out.line("if (far) return false;")
@@ -203,6 +210,21 @@ def _emit(writer: KernelWriter, inside: Sequence[Value], names: dict[Value, str]
         vectors.add(value)
         writer.out.line(f"const {'tc_m' if value.dtype == torch.bool else 'tc_v'} {name} = {text};")
     return vectors
+
+
+def _places(writer: KernelWriter, inside: Sequence[Value]) -> list[str]:
+    """What a step reads that comes from far memory (not what each row reads again), at addresses known before it."""
+    staged = writer.tiling.staged if writer.tiling is not None else {}
+    loops = set(writer.rows or writer.inner)
+    return [
+        writer.place_text(value, {})
+        for value in inside
+        if value.name == "load"
+        and value.buffer not in writer.body.row_buffers
+        and value not in staged
+        and loops & {writer.nest.place[p] for p in value.variables}
+        and not any(True for index in value.attr[1] for _ in index.indirect_values())
+    ]
 
 
 def _operand(value: Value, names: dict[Value, str], vectors: set[Value]) -> str:
