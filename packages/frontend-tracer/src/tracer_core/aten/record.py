@@ -22,6 +22,7 @@ from tracer_core.aten.corrections import CORRECTIONS
 from tracer_core.aten.draws import Draws
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, hint_of, size_origins
+from tracer_core.deferred import add_node
 
 aten = torch.ops.aten
 
@@ -138,7 +139,7 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> torch.fx.Node:
         """A node for ``target(*args, **kwargs)``, whose arguments are nodes, giving `value`."""
-        node = self.graph.call_function(target, args, kwargs)
+        node = add_node(self.graph, "call_function", target, args, kwargs)
         node.meta["val"] = value
         node.meta["user_frame"] = self.frame
         return node

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tracer_core import settings, torch_private
+from tracer_core.deferred import add_node
 from tracer_core.numpy_types import SCALARS
 from tracer_core.recorder import given_memory
 from tracer_core.recorder.casts import misfit
@@ -414,7 +415,7 @@ class Recorder:
         node_kwargs = {name: self.argument(value) for name, value in kwargs.items()}
         self.op_count += 1
         kind, target, node_args = _target(func, node_args)
-        node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
+        node = add_node(self.graph, kind, target, tuple(node_args), node_kwargs)
         node.meta["user_frame"] = self._where()
         return node
 
@@ -431,7 +432,7 @@ class Recorder:
         if isinstance(result, (tuple, list)):
             for index, element in enumerate(result):
                 if isinstance(element, (torch.Tensor, tuple, list)) and id(element) not in self._nodes:
-                    child = self.graph.call_function(operator.getitem, (node, index))
+                    child = add_node(self.graph, "call_function", operator.getitem, (node, index), {})
                     child.meta.update(val=element, user_frame=node.meta["user_frame"])
                     self._bind_result(element, child)
         elif isinstance(result, dict):

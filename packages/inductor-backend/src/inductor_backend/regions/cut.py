@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.freezing.graph_edit import copy_node
 from inductor_backend.regions.repeats import KEPT, Repeats, returned_nodes
 from inductor_backend.torch_private import lazy_graph_module
 
@@ -56,8 +57,7 @@ def cut_out(whole: torch.fx.GraphModule, repeats: Repeats) -> Cut:
             continue
         if number in repeats.removed:
             continue
-        made[node] = copy = graph.node_copy(node, lambda source: made.get(source) or made[stand_ins[source]])
-        copy.meta = dict(node.meta)
+        made[node] = copy = copy_node(graph, node, lambda source: made.get(source) or made[stand_ins[source]])
         if number in kept:
             copy.meta[_INSTANCE] = (kept[number], offset)
         if node.op in ("placeholder", "get_attr"):
