@@ -19,7 +19,7 @@ from inductor_backend.codegen.cpp.kernel import KernelText, KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.triton.product import Blocks
-from inductor_backend.codegen.wrapper import Step, Wrapper
+from inductor_backend.codegen.wrapper import EXAMPLE, Step, Wrapper
 from inductor_backend.externs.packed_ops import name_of
 from inductor_backend.externs.table import Choice
 from inductor_backend.freezing.attention import with_own_attention
@@ -266,7 +266,7 @@ def _load(c: Compilation) -> None:
 def load_module(text: str, library: Any, constants: dict[str, torch.Tensor], name: str) -> Runner:
     """Executes a module's text and returns its `call`."""
     namespace: dict[str, Any] = {"__name__": f"inductor_{name}", "LIBRARY": library, "CONSTANTS": constants}
-    exec(compile(text, f"<inductor {name}>", "exec"), namespace)
+    exec(compile(text.partition(f"\n{EXAMPLE}")[0], f"<inductor {name}>", "exec"), namespace)
     runner: Runner = namespace["call"]
     return runner
 

@@ -23,12 +23,15 @@ from tracer_core.plugin_api import Backend, InputSpec, Phase
 def canonical_text(graph: torch.fx.Graph) -> str:
     """The graph with its nodes numbered instead of named, one a line, values with their layout."""
     numbers: dict[torch.fx.Node, str] = {}
+    names: dict[Any, str] = {}
     lines = []
     for number, node in enumerate(graph.nodes):
         numbers[node] = f"%{number}"
         args = _text(node.args, numbers)
         kwargs = _text(node.kwargs, numbers)
-        target = "" if node.op in ("placeholder", "output") else str(_target_name(node.target))
+        target = "" if node.op in ("placeholder", "output") else names.get(node.target)
+        if target is None:
+            target = names[node.target] = str(_target_name(node.target))
         lines.append(f"%{number} = {node.op} {target} {args} {kwargs} : {value_text(node.meta.get('val'))}")
     return "\n".join(lines)
 

@@ -76,6 +76,7 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: list[Any] = []  # ids in _nodes stay unique while their objects live
         self._constant_ids: dict[int, Any] = {}
         self._composite: dict[Any, bool] = {}
+        self._plain: dict[Any, bool] = {}
         self._sizes: SizeNodes | None = None
 
     @classmethod
@@ -150,6 +151,11 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        plain = self._plain.get(func)
+        if plain is None:
+            plain = self._plain[func] = self._is_plain(func)
+        if plain:
+            return self._called(func, map_aggregate(args, self._as_fake), map_aggregate(kwargs, self._as_fake))
         if func.namespace in QUERIES:
             return func(*args, **kwargs)
         table = self._table.get(func)
@@ -162,6 +168,19 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return func.decompose(*args, **kwargs)
         return self._record(func, args, kwargs)
+
+    def _is_plain(self, func: Any) -> bool:
+        """Whether calls of it are recorded as they are, whatever their arguments."""
+        special = (SAME_VALUE, SILENT_WRITES, ONE_FOR_ALL, CORRECTIONS, CHECKS, self._table)
+        return (
+            func.namespace not in QUERIES
+            and not any(func in table for table in special)
+            and func is not RANDOM_FROM
+            and torch.Tag.nondeterministic_seeded not in func.tags
+            and not func._schema.is_mutable
+            and bool(func._schema.returns)
+            and not self._is_composite(func)
+        )
 
     def _is_composite(self, func: Any) -> bool:
         known = self._composite.get(func)
@@ -192,8 +211,10 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise LoweringUnsupported(f"{func} writes its running statistics unseen", self.frame)
         if func in ONE_FOR_ALL:
             args = _for_each_dimension(args, *ONE_FOR_ALL[func])
-        fake_args = map_aggregate(args, self._as_fake)
-        fake_kwargs = map_aggregate(kwargs, self._as_fake)
+        return self._called(func, map_aggregate(args, self._as_fake), map_aggregate(kwargs, self._as_fake))
+
+    def _called(self, func: Any, fake_args: Any, fake_kwargs: Any) -> Any:
+        """Runs an operator on fakes and records it."""
         result = func(*fake_args, **fake_kwargs)
         if func in CORRECTIONS:
             result = CORRECTIONS[func](self._fake_mode, fake_args, result)

@@ -28,6 +28,9 @@ from inductor_backend.runtime.large import LARGE
 from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
 from tracer_core.plugin_api import SizeSpec
 
+#: Where the part of a module begins that it needs only when it is run alone.
+EXAMPLE = "def example_inputs():"
+
 
 @dataclass(slots=True)
 class Step:
@@ -229,10 +232,9 @@ class Wrapper:
         names = ", ".join(f"SOURCE_{k}" for k in range(len(sources)))
         if sources:
             out.line(f"library = load_library([{names}], {self.program.name!r}, globals().get('LIBRARY'))")
-        for step in steps:
-            if step.run is not None:
-                count = len(step.run.arguments) + len(step.run.symbols)
-                out.line(f"{step.run.name} = library.function({step.run.name!r}, {count})")
+        runs = {step.run.name: len(step.run.arguments) + len(step.run.symbols) for step in steps if step.run is not None}
+        for name, count in runs.items():
+            out.line(f"{name} = library.function({name!r}, {count})")
         for line in self.definitions:
             out.line(line)
         for text, name in self.targets.items():
@@ -311,7 +313,7 @@ class Wrapper:
 
     def _main(self, out: CodeWriter) -> None:
         """Random inputs and a timing, for a module that is run alone."""
-        with out.block_python("def example_inputs():"):
+        with out.block_python(EXAMPLE):
             hints = {spec.symbol: spec.hint for spec in self.specs}
             for symbol, hint in hints.items():
                 out.line(f"{symbol} = {hint}")

@@ -7,6 +7,7 @@ function that takes the storages it touches (and symbolic sizes) and makes its c
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +33,9 @@ static inline int64_t tc_width(int64_t cells, int64_t columns, bool many, int64_
     return tc_greatest(64, tc_least(widest, tc_least(share, columns) / 64 * 64));
 }
 """
+
+#: Where a call names an argument of its run.
+SLOT = re.compile("@([^@]+)@")
 
 
 @dataclass(slots=True)
@@ -95,14 +99,27 @@ class CppModule:
         with out.block(f"TC_EXPORT void {run.name}(const int64_t* a)"):
             for place, symbol in enumerate(run.symbols):
                 out.line(f"const int64_t {symbol} = a[{len(run.arguments) + place}];")
-            for line in run.lines:
-                for place, argument in enumerate(run.arguments):
-                    line = line.replace(f"@{argument}@", f"a[{place}]")
+            for line in self._calls(run):
                 out.line(line)
+
+    @staticmethod
+    def _calls(run: Run) -> tuple[str, ...]:
+        """Its calls in terms of its arguments."""
+        places = {argument: f"a[{place}]" for place, argument in enumerate(run.arguments)}
+        return tuple(SLOT.sub(lambda found: places[found[1]], line) for line in run.lines)
+
+    def _share_runs(self) -> None:
+        """Runs that make the same calls, as those of equal layers do, are one function."""
+        first: dict[tuple[object, ...], Run] = {}
+        for run in self.runs:
+            same = first.setdefault((len(run.arguments), *run.symbols, *self._calls(run)), run)
+            run.name = same.name
+        self.runs = list(first.values())
 
     def sources(self) -> list[str]:
         """The translation units: runs stay with the kernels they call; two units where there is enough
         to compile for two processor cores."""
+        self._share_runs()
         names = {name: text for text, (name, _) in self.kernels.items()}
         uses = [
             (run, [n for n in names if any(line.startswith(n + "(") for line in run.lines)])
