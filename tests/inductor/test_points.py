@@ -1,4 +1,4 @@
-"""Training of 1x1 convolutions on contiguous images: forward and the input's gradient as a product an image."""
+"""Training of 1x1 convolutions on contiguous images: forward and gradients as products by image."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ def test_the_kernel_alone(shape, threads):
         assert relative(points.convolution(x, w), truth) < 1e-6
         dy = torch.randn(truth.shape)
         truth = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double())
-        dx, *rest = points.convolution_backward(dy, x, w)
+        dx, *rest = points.convolution_backward(dy, x, w, [True, False, False])
         assert relative(dx, truth) < 1e-6 and rest == [None, None]
+        truth = torch.nn.grad.conv2d_weight(x.double(), w.shape, dy.double())
+        none, dw, _ = points.convolution_backward(dy, x, w, [False, True, False])
+        assert relative(dw, truth) < 1e-6 and none is None and dw.shape == w.shape
     finally:
         torch.set_num_threads(before)
 
@@ -47,7 +50,7 @@ def chosen(x, w, bias=None, *, stride=(1, 1), padding=(0, 0)):
     dy = Operand(tuple(made.shape), made.stride(), made.dtype)
     args = [dy, *operands[:2], None, *how]
     backward = best(aten.convolution_backward.default, [*args, [True, False, False]]).form == "points"
-    assert best(aten.convolution_backward.default, [*args, [False, True, False]]).form != "points"
+    assert (best(aten.convolution_backward.default, [*args, [False, True, False]]).form == "points") is backward
     return forward, backward
 
 
@@ -92,3 +95,4 @@ def test_a_training_step(dynamic, monkeypatch):
             limit = 3 * (one.double() - true).norm() + 1e-3 * true.norm() + 1e-5
             assert (other.double() - true).norm() <= limit
     assert [text.count(" run_points(") for text in texts] == [2, 3] * (len(texts) // 2)
+    assert [text.count(" run_points_weight(") for text in texts] == [0, 3] * (len(texts) // 2)

@@ -132,8 +132,12 @@ def _on_planes(
 def _on_points(
     program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
 ) -> str:
-    """A convolution, or the gradient of its input."""
+    """A convolution, or one of its gradients."""
     gradient = len(node.args) > 9
+    if gradient and node.args[-1][1]:
+        dy, x = node.args[:2]
+        given = points.weight_numbers(address(dy), address(x), address(result), dy.layout.sizes, x.layout.sizes)
+        return f"run_points_weight({', '.join(map(_text, given))})"
     read, weight = node.args[0], node.args[2 if gradient else 1]
     shapes = (weight.layout.sizes, weight.layout.strides, read.layout.sizes)
     numbers = points.numbers(address(weight), *shapes, address(read), address(result), gradient)

@@ -32,7 +32,7 @@ _BLOCKS = tuple(f"blocks VECTORS={n}" for n in (4, 3, 2, 1))
 #: family -> (its units: a file, and what is defined in it; its launchers and how many arguments each takes)
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "linear": (("linear", *_GEMM), {"run_linear": 14}),
-    "blocked": (("blocked", "rows", "posts"), {"run_blocked": 15, "run_points": 9}),
+    "blocked": (("blocked", "rows", "posts"), {"run_blocked": 15, "run_points": 9, "run_points_weight": 7}),
     "convolution": (("convolution", "unfold", *_GEMM), {"run_convolution": 25}),
     "convolution_backward": (
         ("convolution_backward", "unfold", *_GEMM),

@@ -181,10 +181,10 @@ def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any]
     taps = hint(weight.sizes[2]) * hint(weight.sizes[3])
     pixels = batch * oh * ow
     how = (tuple(hint(size) for size in weight.sizes[2:]), stride, padding, dilation)
-    plain = mask[0] and all(map(_is_contiguous, (dy, x, weight)))
-    if plain and planes.pays(hint(x.sizes[1]), count, (oh, ow), how):
+    plain = all(map(_is_contiguous, (dy, x, weight)))
+    if plain and mask[0] and planes.pays(hint(x.sizes[1]), count, (oh, ow), how):
         return _on_planes("convolution_backward")
-    if plain and pixels > 128 and points.pays(hint(x.sizes[1]), count, (oh, ow), how):
+    if plain and pixels > (128 if mask[0] else 255) and points.pays(hint(x.sizes[1]), count, (oh, ow), how):
         return _on_points("convolution_backward")
     if pixels * depth * count < SMALL_PRODUCT or depth < 16 or count < 16:
         return aten_choice(target, "small")

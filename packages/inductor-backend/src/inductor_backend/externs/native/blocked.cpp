@@ -103,6 +103,7 @@ struct Product {
     Side a, b;
     int64_t M, N, K;
     Rows out;
+    bool onto = false;  // what is in `out` already (no bias, post or residual then)
 
     // rows [m0, m0 + rows) of columns [n0, n0 + 64): depth [k0, k0 + depth) of `a` at `at`
     void chunk(const float* at, int64_t m0, int64_t rows, int64_t n0, int64_t k0, int64_t depth, bool packed, float* panel) const {
@@ -113,7 +114,7 @@ struct Product {
         for (int64_t k = 0; k < depth; k += DEPTH) {
             const int64_t kc = depth - k < DEPTH ? depth - k : DEPTH;
             pack_b({b.data + (k0 + k) * b.rows + n0 * b.columns, b.rows, b.columns}, columns, kc, panel);
-            const bool add = k0 + k != 0, last = k0 + k + kc == K;
+            const bool add = onto || k0 + k != 0, last = k0 + k + kc == K;
             for (int64_t i = 0, m = 0, count; m < rows; m += count, i++) {
                 count = packed ? (rows - m < MB ? rows - m : MB) : cut.at(i);
                 const float* as = packed ? at + m * depth + k * MB : at + m * a.rows + k;
@@ -190,4 +191,11 @@ EXPORT void run_points(const int64_t* v) {
     for (int64_t i = 0; i < images; i++)
         multiply({{(const float*)v[0], v[1], v[2]}, {(const float*)v[3] + i * K * N, N, 1}, M, N, K,
                   {(float*)v[8] + i * M * N, N, nullptr, nullptr, 0, NONE}});
+}
+// The gradient of that `a`: of each image's result times its matrix turned round, one after the other.
+EXPORT void run_points_weight(const int64_t* v) {
+    const int64_t images = v[3], M = v[4], N = v[5], K = v[6];
+    for (int64_t i = 0; i < images; i++)
+        multiply({{(const float*)v[0] + i * M * K, K, 1}, {(const float*)v[1] + i * N * K, 1, K}, M, N, K,
+                  {(float*)v[2], N, nullptr, nullptr, 0, NONE}, i != 0});
 }
