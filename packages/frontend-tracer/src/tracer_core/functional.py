@@ -53,6 +53,8 @@ def _example(value: Any) -> Any:
 
 def _supports(node: torch.fx.Node) -> str | None:
     """Why PyTorch has to run an operator."""
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return "it draws PyTorch's random numbers"
     values = [node.meta.get("val"), *(source.meta.get("val") for source in node.all_input_nodes)]
     dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
     if torch.bfloat16 in dtypes:
