@@ -13,7 +13,10 @@ from inductor_backend.runtime.triton_interpreter import interpreting
 from tests.inductor.test_operators import I, R
 from tests.triton_kernels.test_interpreted import checked
 
-pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+pytestmark = [
+    pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # of NumPy: infinities less infinities
+]
 
 NAN = torch.tensor([[1.0, 5.0, 5.0, float("nan"), 7.0, 2.0], [-1.0, -2.0, -1.0, -1.0, float("-inf"), 3.0]])
 FAR = torch.tensor([[float("-inf")] * 3 + [1.0, 2.0, float("inf"), 0.0]])
