@@ -137,6 +137,19 @@ def test_threads_share_nothing(engine):
     assert len(results) == 8
 
 
+@torch.no_grad()
+def test_infinities_and_nan(engine):
+    x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 1.5, -2.5, 1e30, -1e30] * 2)
+
+    def program(x):
+        maxima = x.relu(), x.clamp_min(0), x.clamp(max=1), x.clamp(-1, 1), torch.maximum(x, x.flip(0)), x.amax()
+        return *maxima, x.sign(), F.normalize(x, dim=0), x.view(4, 4).argmax(1), x != x, torch.where(x > 0, x, -x), x.exp()
+
+    fast = tracer_core.compile(program, backend=engine)
+    for ours, expected in zip(fast(x), program(x), strict=True):
+        torch.testing.assert_close(ours, expected, equal_nan=True)
+
+
 def test_eight_threads_call_one_compiled_model(engine):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).eval()

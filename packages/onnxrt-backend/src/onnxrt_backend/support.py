@@ -23,6 +23,14 @@ REFUSED_DTYPES = {
     torch.complex128: "ONNX has no complex numbers",
 }
 
+#: Operators whose ONNX forms differ at infinities and NaN, which no probe looks at. Of floating point only.
+SPECIAL = {
+    "clamp_min": "ONNX Runtime's Clip with one bound makes infinity the largest number",
+    "clamp_max": "ONNX Runtime's Clip with one bound makes infinity the largest number",
+    "sign": "ONNX Runtime's Sign gives a number for NaN",
+    "sgn": "ONNX Runtime's Sign gives a number for NaN",
+}
+
 _probe = node_probe(build, "ONNX Runtime")
 
 
@@ -36,10 +44,24 @@ def supports(node: torch.fx.Node) -> str | None:
             return REFUSED_DTYPES[tensor.dtype]
         if any(isinstance(size, int) and size == 0 for size in tensor.shape):
             return "ONNX Runtime's operators are not made for tensors without elements"
+    if (special := _special(node)) is not None:
+        return special
     if not torch_private.has_translation(target):
         return "torch.onnx has no translation of it"
     answer: str | None = _probe(node)
     return answer
+
+
+def _special(node: torch.fx.Node) -> str | None:
+    """Why an operator is not eager's for infinities and NaN, or None."""
+    target: Any = node.target
+    value = node.meta["val"]
+    if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+        return None
+    name = target.overloadpacket.__name__
+    if name == "clamp" and (argument(node, "min") is None or argument(node, "max") is None):
+        name = "clamp_min"
+    return SPECIAL.get(name)
 
 
 def argument(node: torch.fx.Node, name: str) -> Any:

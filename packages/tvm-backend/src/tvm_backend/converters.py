@@ -107,6 +107,16 @@ def _product_and_sum(importer: Any, node: torch.fx.Node) -> Any:
     return importer.block_builder.emit(relax.op.add(product, importer.env[bias]))
 
 
+def _relu(importer: Any, node: torch.fx.Node) -> Any:
+    """A comparison, not TVM's maximum, which gives 0 for NaN."""
+    from tvm import relax
+
+    (x,) = importer.retrieve_args(node)
+    emit = importer.block_builder.emit
+    zero = relax.const(0, x.ty.dtype)
+    return emit(relax.op.where(emit(relax.op.less_equal(x, zero)), zero, x))
+
+
 #: By the operator's name below ``aten``.
 CONVERTERS: dict[str, Converter] = {
     "t.default": _permute_last_two,
@@ -116,5 +126,6 @@ CONVERTERS: dict[str, Converter] = {
     "bmm.default": _product,
     "mm.default": _product,
     "pow.Tensor_Scalar": _power,
+    "relu.default": _relu,
     "select.int": _select_dim,
 }

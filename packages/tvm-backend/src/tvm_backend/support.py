@@ -30,6 +30,12 @@ UNCHECKED = frozenset({
 DIVIDING = frozenset({"div", "divide", "floor_divide", "fmod", "remainder"})
 
 
+#: Operators in which what TVM compiles loses NaN, of floating point only. No probe looks at NaN.
+LOSING_NAN = frozenset({
+    "clamp", "clamp_min", "clamp_max", "hardtanh", "maximum", "minimum", "amax", "amin", "max", "min", "argmax", "argmin", "elu",
+})  # fmt: skip
+
+
 def supports(node: torch.fx.Node) -> str | None:
     """None if TVM can run `node`, else why not."""
     target: Any = node.target
@@ -43,6 +49,10 @@ def supports(node: torch.fx.Node) -> str | None:
     name = target.overloadpacket.__name__.rstrip("_")
     if name in UNCHECKED and not _fixed_index(node):
         return "TVM does not check its indices"
+    if name in LOSING_NAN and any(tensor.dtype.is_floating_point for tensor in _probe.operands(node)):
+        return "TVM loses NaN in it"
+    if name in ("eq", "ne") and node.args[0] is node.args[1]:
+        return "TVM takes a number to be equal to itself, which NaN is not"
     if name in DIVIDING and isinstance(node.args[1], torch.fx.Node) and not node.meta["val"].dtype.is_floating_point:
         return "TVM does not check whole-number divisors for zero"
     if target.__name__ not in CONVERTERS and target.__name__ not in tvm_private.converted():
