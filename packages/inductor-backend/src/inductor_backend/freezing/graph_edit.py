@@ -18,6 +18,9 @@ from inductor_backend.torch_private import lazy_graph_module
 
 aten = torch.ops.aten
 
+#: Where a node says to which instance of equal regions it belongs: (instance, which of its nodes).
+INSTANCE = "inductor_instance"
+
 
 def copy_node(graph: torch.fx.Graph, node: torch.fx.Node, to: Callable[[torch.fx.Node], torch.fx.Node]) -> torch.fx.Node:
     """`node_copy`, in half its time: arguments given to a new node are searched for symbolic numbers, to warn of them."""
@@ -73,6 +76,8 @@ class Editor:
         with self.graph.inserting_before(like):
             node = self.graph.call_function(target, args, kwargs)
         node.meta = {"user_frame": like.meta.get("user_frame", "?")}
+        if INSTANCE in like.meta:  # it belongs where the other does, and stands for none of the nodes there
+            node.meta[INSTANCE] = (like.meta[INSTANCE][0], -1)
         node.meta["val"] = self._value(node, args, kwargs)
         if self._is_constant(node):
             self.constant.add(node)

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from inductor_backend.freezing.graph_edit import copy_node
+from inductor_backend.freezing.graph_edit import INSTANCE, copy_node
 from inductor_backend.regions.repeats import KEPT, Repeats, returned_nodes
 from inductor_backend.torch_private import lazy_graph_module
 
 Node = torch.fx.Node
 
-_INSTANCE, _WHOLE = "inductor_instance", "inductor_whole"
+_WHOLE = "inductor_whole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Cut:
 
 def instance_of(node: Any) -> tuple[int, int] | None:
     """(instance among the four, which of its nodes), None for what is in none."""
-    found: tuple[int, int] | None = node.meta.get(_INSTANCE) if isinstance(node, Node) else None
+    found: tuple[int, int] | None = node.meta.get(INSTANCE) if isinstance(node, Node) else None
     return found
 
 
@@ -59,7 +59,7 @@ def cut_out(whole: torch.fx.GraphModule, repeats: Repeats) -> Cut:
             continue
         made[node] = copy = copy_node(graph, node, lambda source: made.get(source) or made[stand_ins[source]])
         if number in kept:
-            copy.meta[_INSTANCE] = (kept[number], offset)
+            copy.meta[INSTANCE] = (kept[number], offset)
         if node.op in ("placeholder", "get_attr"):
             copy.meta[_WHOLE] = node
     returned, items = _returned(whole.graph, repeats, place)
