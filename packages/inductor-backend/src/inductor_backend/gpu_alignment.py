@@ -1,10 +1,9 @@
 """Products on GPUs whose rows do not begin at multiples of 16 bytes (vocabularies of 50257 words) are padded.
 
 In: an ATen graph on a CUDA device. Out: the same graph, or a copy in which such products multiply padded operands and give
-a part of their result, or write to rows with gaps between them. What always holds: what is padded is zero along the summed
-dimension and dropped along the others, so that results differ by rounding alone; only products whose copies cost less than
-they gain are changed: tensor cores read and write rows of any other alignment an element at a time (H100, 2048 x 768 x
-50257 in TF32: 1.26 ms, padded 0.46, copying the result 0.27).
+a part of their result. What always holds: what is padded is zero along the summed dimension and dropped along the others,
+so that results differ by rounding alone; only products whose copies cost less than they gain are padded: tensor cores
+read rows of any other alignment an element at a time (H100, 2048 x 768 x 50257 in TF32: 1.26 ms, padded 0.46, copies 0.37).
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Sequence
 
 import torch
 
-from inductor_backend.externs.aligned_rows import mm_into_aligned_rows
 from inductor_backend.freezing.graph_edit import Editor, aten, copy_of
 from inductor_backend.torch_private import tf32_allowed
 
@@ -55,15 +53,16 @@ def _padding(node: torch.fx.Node) -> tuple[int, int, int] | None:
     by_rows, by_terms, by_columns = (
         -size % unit if wanted else 0 for size, wanted in zip((rows, terms, columns), grown, strict=True)
     )
-    padding = by_rows, by_columns, by_terms
-    if _only_the_result(padding, b):
-        copied = rows * columns
-    else:
-        copied = rows * terms * bool(by_rows or by_terms) + terms * columns * bool(by_terms or by_columns)
-        copied += rows * columns * bool(by_rows or by_columns)
+    copied = 0
+    if by_rows or by_terms:
+        copied += rows * terms
+    if by_terms or by_columns:
+        copied += terms * columns
+    if by_rows or by_columns:
+        copied += rows * columns
     if not copied or 2 * rows * terms * columns < WORK_OF_A_BYTE * copied * a.itemsize:
         return None
-    return padding
+    return by_rows, by_columns, by_terms
 
 
 def _in_tensor_cores(dtype: torch.dtype) -> bool:
@@ -75,35 +74,19 @@ def _crooked(strides: Sequence[int], along: int, unit: int) -> bool:
     return strides[along] == 1 and strides[1 - along] % unit != 0
 
 
-def _only_the_result(padding: tuple[int, int, int], b: torch.Tensor) -> bool:
-    """The operands' rows begin where they should, the result's can be made to."""
-    rows, columns, terms = padding
-    return bool(columns) and not rows and not terms and b.stride(0) == 1 and b.stride(1) % (16 // b.itemsize) == 0
-
-
 def _pad(editor: Editor, node: torch.fx.Node, rows: int, columns: int, terms: int) -> None:
     *bias, a, b = node.args
-    if _only_the_result((rows, columns, terms), b.meta["val"]):  # type: ignore[union-attr]
-        result = editor.call(node, mm_into_aligned_rows, a, b)
-    else:
-        result = _product_of_padded(editor, node, rows, columns, terms)
-    if bias:
-        result.meta["val"] = node.meta["val"]
-        result = editor.call(node, aten.add.Tensor, result, *bias)
-    result.meta["val"] = node.meta["val"]  # with the strides that the program was promised
-    node.replace_all_uses_with(result)
-    editor.graph.erase_node(node)
-
-
-def _product_of_padded(editor: Editor, node: torch.fx.Node, rows: int, columns: int, terms: int) -> torch.fx.Node:
-    *_, a, b = node.args
     grown_a = _grown(editor, node, a, rows, terms)  # type: ignore[arg-type]
     grown_b = _grown(editor, node, b, terms, columns)  # type: ignore[arg-type]
     result = editor.call(node, aten.mm.default, grown_a, grown_b)
     for dim, added in enumerate((rows, columns)):
         if added:
             result = editor.call(node, aten.slice.Tensor, result, dim, 0, node.meta["val"].shape[dim])
-    return result
+    if bias:
+        result = editor.call(node, aten.add.Tensor, result, *bias)
+    result.meta["val"] = node.meta["val"]  # with the strides that the program was promised
+    node.replace_all_uses_with(result)
+    editor.graph.erase_node(node)
 
 
 def _grown(editor: Editor, like: torch.fx.Node, operand: torch.fx.Node, down: int, right: int) -> torch.fx.Node:

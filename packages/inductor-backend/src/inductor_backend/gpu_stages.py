@@ -8,14 +8,13 @@ ATen's (cuBLAS, cuDNN, with torch's settings for TF32).
 from __future__ import annotations
 
 from dataclasses import replace
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from inductor_backend.codegen.triton.kernel import TritonKernelWriter
 from inductor_backend.codegen.triton.module import TritonModule
 from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Step
-from inductor_backend.externs.table import Choice, aten_choice
+from inductor_backend.externs.table import aten_choice
 from inductor_backend.gpu_products import product_kernel, tile_of
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node
 from inductor_backend.options import fusion_fuel
@@ -53,14 +52,9 @@ def fuse_for_gpu(c: Compilation) -> None:
 def externs(c: Compilation) -> None:
     for node in c.program.nodes:
         if isinstance(node, ExternNode):
-            c.choices[node.name] = _choice(node)
-
-
-def _choice(node: ExternNode) -> Choice:
-    if isinstance(node.target, FunctionType):
-        module = node.target.__module__
-        return Choice(node.target, f"{module}:{node.target.__name__}", "python", "torch's, into memory of ours")
-    return aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
+            c.choices[node.name] = aten_choice(
+                node.target, "a fallback" if node.fallback else "as ATen has it"
+            )
 
 
 def bodies(c: Compilation) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from inductor_backend.externs.aligned_rows import mm_into_aligned_rows, row_length
 from inductor_backend.index_expr import contiguous_strides
 from inductor_backend.loop_ir.nodes import Layout, Strided
 from inductor_backend.loop_ir.views import Ref
@@ -47,12 +46,6 @@ def matrix(ctx: Lowering, x: Ref) -> Strided:
 @lower(aten.mm.default, aten.bmm.default)
 def mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
     return ctx.extern(ctx.node.target, [matrix(ctx, a), matrix(ctx, b)])
-
-
-@lower(mm_into_aligned_rows)
-def mm_with_gaps(ctx: Lowering, a: Ref, b: Ref) -> Ref:
-    length = row_length(ctx.meta().shape[1], a.dtype)
-    return ctx.extern(ctx.node.target, [matrix(ctx, a), matrix(ctx, b)], strides=(length, 1))
 
 
 @lower(aten.addmm.default, aten.baddbmm.default)
