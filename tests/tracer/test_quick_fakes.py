@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -367,3 +368,10 @@ def test_a_tensor_whose_value_is_known_keeps_it(checked: Checked) -> None:
 def test_symbolic_sizes_are_left_to_torch(checked: Checked) -> None:
     same(lambda x: F.softmax(x @ x.mT, -1).view(-1) * x.shape[0], (ROW,), (torch.randn(6, 5),), (torch.randn(7, 5),),
          graphs=2)  # fmt: skip
+
+
+def test_what_is_private_in_some_releases_is_read_in_one_place() -> None:
+    """`_fake_device` is no attribute of fakes before torch 2.12; `fake_device` is one in all."""
+    root = Path(tracer_core.__file__).parent
+    readers = [file.name for file in root.rglob("*.py") if "._fake_device" in file.read_text()]
+    assert not set(readers) - {"torch_private.py"}

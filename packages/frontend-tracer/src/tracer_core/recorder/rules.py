@@ -177,13 +177,13 @@ def copied(value: Any, *, memory_format: torch.memory_format = torch.preserve_fo
     """clone: contiguous, as it is asked for, or with the strides of a value without holes."""
     if memory_format is torch.preserve_format:
         if not _dense(value) and _without_holes(value):
-            return torch.Tensor, ((value.shape, value.stride(), value.dtype, value._fake_device),)
+            return torch.Tensor, ((value.shape, value.stride(), value.dtype, value.fake_device),)
         if not _dense(value):
             return None
     elif memory_format is not torch.contiguous_format or min(value.shape, default=1) < 1:
         return None
     steps = tuple(math.prod(value.shape[i + 1 :]) for i in range(value.dim()))
-    return torch.Tensor, ((value.shape, steps, value.dtype, value._fake_device),)
+    return torch.Tensor, ((value.shape, steps, value.dtype, value.fake_device),)
 
 
 def _without_holes(value: Any) -> bool:
@@ -215,7 +215,7 @@ def largest_of_windows(
         return None
     shape = torch.Size((*value.shape[:2], *sizes))
     steps = tuple(math.prod(shape[i + 1 :]) for i in range(4))
-    device = value._fake_device
+    device = value.fake_device
     return tuple, ((shape, steps, value.dtype, device), (shape, steps, torch.int64, device))
 
 
@@ -225,7 +225,7 @@ def gradient_of_windows(slope: Any, value: Any, *args: Any) -> Any:
         return None
     if len(args) != 6 or not all(_dense(one, 2) for one in (slope, value, args[5])):
         return None
-    return torch.Tensor, ((value.shape, value.stride(), value.dtype, value._fake_device),)
+    return torch.Tensor, ((value.shape, value.stride(), value.dtype, value.fake_device),)
 
 
 def reduced(value: Any, dims: Any = None, keepdim: bool = False) -> Any:
@@ -240,7 +240,7 @@ def reduced(value: Any, dims: Any = None, keepdim: bool = False) -> Any:
         return None  # FakeTensorMode raises what it raises
     kept = [1 if k in gone else size for k, size in enumerate(value.shape) if keepdim or k not in gone]
     steps = tuple(math.prod(kept[k + 1 :]) for k in range(len(kept)))
-    return torch.Tensor, ((torch.Size(kept), steps, value.dtype, value._fake_device),)
+    return torch.Tensor, ((torch.Size(kept), steps, value.dtype, value.fake_device),)
 
 
 def rectified_in_place(value: Any) -> Any:
@@ -312,7 +312,7 @@ def convolution_gradients(*args: Any) -> Any:
     if len(args) != 11 or len(args[10]) != 3:
         return None
     slope, value, weight, counts, *_, wanted = args
-    if value.dim() not in (4, 5) or weight.dim() != value.dim() or value._fake_device.type != "cpu":
+    if value.dim() not in (4, 5) or weight.dim() != value.dim() or value.fake_device.type != "cpu":
         return None
     if value.dtype not in _FLOATS or any(one.dtype is not value.dtype for one in (slope, weight)):
         return None
@@ -320,8 +320,8 @@ def convolution_gradients(*args: Any) -> Any:
         return None
     if any(type(one) is not bool for one in wanted) or (wanted[2] and (not counts or len(counts) != 1)):
         return None
-    facts = [(one.shape, one.stride(), value.dtype, value._fake_device) for one in (value, weight)]
-    facts.append((torch.Size(counts or ()), (1,), value.dtype, value._fake_device))
+    facts = [(one.shape, one.stride(), value.dtype, value.fake_device) for one in (value, weight)]
+    facts.append((torch.Size(counts or ()), (1,), value.dtype, value.fake_device))
     return tuple, tuple(fact if asked else None for fact, asked in zip(facts, wanted, strict=True))
 
 
@@ -336,7 +336,7 @@ def product(one: Any, other: Any) -> Any:
     if min(*shape, one.shape[-1]) < 2:
         return None
     steps = tuple(math.prod(shape[i + 1 :]) for i in range(rank))
-    return torch.Tensor, ((torch.Size(shape), steps, one.dtype, one._fake_device),)
+    return torch.Tensor, ((torch.Size(shape), steps, one.dtype, one.fake_device),)
 
 
 def sum_with_product(bias: Any, one: Any, other: Any) -> Any:
