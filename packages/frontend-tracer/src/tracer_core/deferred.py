@@ -50,7 +50,7 @@ class Deferred(torch.fx.GraphModule):
             self.recompile()
 
     @property
-    def forward(self) -> Any:
+    def forward(self) -> Any:  # type: ignore[override]
         """The graph's function, which replaces this property when it is written."""
         self._write()
         return self.forward
