@@ -23,7 +23,7 @@ def test_our_own_kernels_are_built_while_the_graph_is_lowered(monkeypatch):
         lower_module.Lowering, "run", lambda self, specs: order.append("lowering") or lower(self, specs)
     )
     net = torch.nn.Sequential(
-        torch.nn.Conv2d(8, 64, 3, padding=1), torch.nn.Conv2d(64, 64, (3, 3), 2, groups=64),
+        torch.nn.Conv2d(16, 64, 3, padding=1), torch.nn.Conv2d(64, 64, (3, 3), 2, groups=64),
         torch.nn.Flatten(), torch.nn.Linear(64 * 81, 100),
     ).eval()  # fmt: skip
     x = torch.randn(1, 8, 20, 20)

@@ -122,9 +122,9 @@ class State:
     def _note(self, watched: Sequence[int]) -> None:
         """These of the tensors must stay as they are, and all of them must be the same objects."""
         self.watched = watched
-        self.hold = watch_constants(self.tensors, self._spec.constants, len(self._spec.inputs), watched)
         kept = [self.tensors[k] for k in watched]
-        self.versions = versions(kept)
+        self.versions = versions(kept)  # first: the quick check reads counters that inference tensors do not have
+        self.hold = watch_constants(self.tensors, self._spec.constants, len(self._spec.inputs), watched)
         self.pointers = [tensor.data_ptr() for tensor in kept]
 
     def note_released(self) -> None:
