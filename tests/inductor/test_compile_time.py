@@ -26,7 +26,7 @@ def test_our_own_kernels_are_built_while_the_graph_is_lowered(monkeypatch):
         torch.nn.Conv2d(16, 64, 3, padding=1), torch.nn.Conv2d(64, 64, (3, 3), 2, groups=64),
         torch.nn.Flatten(), torch.nn.Linear(64 * 81, 100),
     ).eval()  # fmt: skip
-    x = torch.randn(1, 8, 20, 20)
+    x = torch.randn(1, 16, 20, 20)
     with torch.no_grad():
         compiled = tracer_core.compile(net)
         torch.testing.assert_close(compiled(x), net(x))
