@@ -47,7 +47,7 @@ ONNX = ("onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.31.1")
 OPENVINO = "openvino==2026.4.0"
 ENGINES = (OPENVINO, "matplotlib>=3.9,<4")
 
-TVM = ("apache-tvm==0.27.0",)
+TVM = ("apache-tvm==0.27.0", "apache-tvm-ffi==0.1.14.post1")
 
 #: What TVM's search needs and does not ask for.
 TUNING = ("cloudpickle==3.1.2", "psutil==7.2.2")
