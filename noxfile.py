@@ -53,7 +53,7 @@ TVM = ("apache-tvm==0.27.0", "apache-tvm-ffi==0.1.14.post1")
 TUNING = ("cloudpickle==3.1.2", "psutil==7.2.2")
 
 #: expecttest: torch.testing._internal, whose database of operators the sweep runs, imports it.
-TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0", "expecttest==0.3.0")
+TEST = ("pytest==9.2.0", "pytest-timeout==2.4.0", "pytest-xdist==3.8.0", "expecttest==0.3.0")
 
 #: accelerate is installed without its dependencies, because those would choose torch's version.
 TEST_ALONE = ("accelerate==1.15.0",)
@@ -107,7 +107,8 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """All tests that need no accelerator and no patience."""
     install_all(session, tests=True)
-    session.run("python", "-m", "pytest", "-m", "not gpu and not slow", *session.posargs)
+    several = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile")  # a file's tests share what they have built
+    session.run("python", "-m", "pytest", "-m", "not gpu and not slow", *several, *session.posargs)
 
 
 @nox.session
