@@ -139,6 +139,44 @@ def test_what_others_read_stays(texts) -> None:
     check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), *(t.double() for t in (q, k, v)), ours=0, texts=texts)
 
 
+def test_views_that_cut_otherwise_than_by_heads(texts) -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(1, 4, 8, 16), torch.randn(1, 4, 16, 8), torch.randn(1, 4, 8, 16)
+
+    def first(q, k, v):
+        scores = torch.bmm(q.view(1, 16, 32), k.view(1, 32, 16)).view(1, 4, 8, 8)
+        return torch.bmm(torch.softmax(scores, -1).view(4, 8, 8), v.view(4, 8, 16)).view(1, 4, 8, 16)
+
+    def second(q, k, v):
+        scores = torch.bmm(q.view(4, 8, 16), k.view(4, 16, 8)).view(1, 4, 8, 8)
+        return torch.bmm(torch.softmax(scores, -1).view(1, 16, 16), v.view(1, 16, 32)).view(1, 4, 8, 16)
+
+    check(first, q, k, v, ours=0, texts=texts)
+    check(second, q, k, v, ours=0, texts=texts)
+
+
+def test_scales_that_float32_does_not_have(texts) -> None:
+    torch.manual_seed(0)
+    q, k, v = (heads(1, 12, 2, 16) for _ in range(3))
+    small = q * 1e-20, k * 1e-20, v
+    check(lambda q, k, v: torch.softmax((q @ k.mT) * 1e25 * 1e15, -1) @ v, *small, ours=0, texts=texts)
+    # nothing is left of the scores in float32 (the truth in float64 is another one)
+    vanishing = tracer_core.compile(by_steps := lambda q, k, v: torch.softmax((q @ k.mT) * 1e-30 * 1e-30 * 1e30 * 1e30, -1) @ v)
+    large = tracer_core.compile(far := lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1e40), fullgraph=True)
+    with torch.no_grad():
+        assert torch.allclose(vanishing(q, k, v), by_steps(q, k, v), atol=1e-6)
+        assert torch.allclose(large(*small), far(*small), equal_nan=True)
+
+
+def test_depths_that_change() -> None:
+    torch.manual_seed(0)
+    fast = tracer_core.compile(F.scaled_dot_product_attention, fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for batch, rows, depth in ((2, 9, 32), (3, 11, 40)):
+            q, k, v = (torch.randn(batch, 4, rows, depth) for _ in range(3))
+            assert torch.allclose(fast(q, k, v), F.scaled_dot_product_attention(q, k, v), atol=1e-5)
+
+
 def windows(x, weight, bias, mask, count):
     """Swin's: the windows of an image are a dimension while its mask is added."""
     total, rows, width = x.shape

@@ -21,6 +21,8 @@ from tracer_core.plugin_api import CompileSpec, Phase
 Node = torch.fx.Node
 
 _FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
+#: Factors of scores that become one, which neither overflows nor vanishes where the product would not.
+_LEAST, _MOST = 1e-9, 1e9
 _VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
 
 
@@ -86,6 +88,10 @@ def _flash(editor: Editor, node: Node) -> bool:
         return False
     assert isinstance(query, Node)
     scale = given.get("scale")
+    depth = query.meta["val"].shape[3]
+    known = isinstance(depth, int) if scale is None else isinstance(scale, (int, float)) and abs(scale) <= _MOST
+    if not known:  # the kernel's call has it as a number, of float32
+        return False
     new = editor.call(node, packed_ops.attention, query, key, value, mask, scale, bool(causal), True)
     for item in list(node.users):
         new.meta["val"] = item.meta["val"]
@@ -126,6 +132,9 @@ def _by_hand(editor: Editor, node: Node) -> bool:
     value = _operand(editor, second.args[1], (*shape[:2], shape[3]), None)
     if query is None or turned is None or value is None:
         return False
+    for bmm, sizes in ((scores.product, shape[2:]), (second, (shape[2], _sizes(_value(value))[3]))):  # type: ignore[index]
+        if _sizes(_value(bmm, 3))[1:] != sizes:  # type: ignore[index]
+            return False  # a view has cut its operands otherwise than by heads
     if _sizes(_value(result_view)) != (*shape[:3], _sizes(_value(value))[3]):  # type: ignore[index]
         return False
     key = editor.call(node, aten.transpose.int, turned, 2, 3)
@@ -146,7 +155,7 @@ def _scores_of(editor: Editor, x: Node, shape: tuple[str, ...]) -> _Scores | Non
     """The chain from softmax back to the product."""
     found = _Scores(x, 1.0, [])
     while True:
-        if _only_user(x) is None or _sizes(_value(x)) != shape:
+        if _only_user(x) is None or _sizes(_value(x)) != shape or not _LEAST <= abs(found.scale) <= _MOST:
             return None
         if x.target is aten.add.Tensor and not x.kwargs and len(x.args) == 2 and found.scale == 1.0:
             step = _before_addition(editor, x, shape)
@@ -155,8 +164,8 @@ def _scores_of(editor: Editor, x: Node, shape: tuple[str, ...]) -> _Scores | Non
             x, added = step
             found.added.append(added)
         elif x.target in (aten.mul.Tensor, aten.div.Tensor) and isinstance(x.args[1], (int, float)) and not x.kwargs:
-            factor = float(x.args[1])
-            if factor == 0.0:
+            factor = x.args[1]
+            if not _LEAST <= abs(factor) <= _MOST:
                 return None
             found.scale *= factor if x.target is aten.mul.Tensor else 1 / factor
             x = x.args[0]  # type: ignore[assignment]
