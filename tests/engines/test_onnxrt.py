@@ -155,3 +155,17 @@ def test_wrong_levels_and_threads_are_found_at_compile():
     for options in ({"graph_optimization_level": "most"}, {"intra_op_threads": 0}, {"session_options": {"a": 1}}):
         with pytest.raises(OptionError, match=next(iter(options))):
             tracer_core.compile(lambda x: x, backend="onnxrt", options=options)
+
+
+@torch.no_grad()
+def test_nan_behind_a_number_and_quotients_that_are_nearly_whole():
+    nan, inf = float("nan"), float("inf")
+    x = torch.tensor([[2.0, inf, nan, 0.0], [1.0, -inf, -0.5, nan], [1.0, 0.3, -0.3, 1e6]])
+
+    def program(x):
+        extremes = x.amax(1), x.amin(0), *x.max(1), *x.min(0), x.argmax(1), x.argmin(0), torch.atan2(x, x.flip(1))
+        return *extremes, x % 0.1, x // 0.1, torch.div(x, 0.1, rounding_mode="floor"), x * 2
+
+    fast = tracer_core.compile(program, backend="onnxrt")
+    for ours, expected in zip(fast(x), program(x), strict=True):
+        torch.testing.assert_close(ours, expected, equal_nan=True)

@@ -23,8 +23,14 @@ REFUSED_DTYPES = {
     torch.complex128: "ONNX has no complex numbers",
 }
 
-#: Operators whose ONNX forms differ at infinities and NaN, which no probe looks at. Of floating point only.
+_LOSES = "ONNX Runtime loses NaN in it"
+_QUOTIENT = "ONNX has it by way of a rounded quotient"
+
+#: Operators whose ONNX forms differ at infinities and NaN, or where quotients are nearly whole: no probe looks there. Of
+#: floating point only.
 SPECIAL = {
+    **dict.fromkeys(("amax", "amin", "max", "min", "argmax", "argmin", "atan2", "arctan2"), _LOSES),
+    **dict.fromkeys(("remainder", "floor_divide"), _QUOTIENT),
     "clamp_min": "ONNX Runtime's Clip with one bound makes infinity the largest number",
     "clamp_max": "ONNX Runtime's Clip with one bound makes infinity the largest number",
     "sign": "ONNX Runtime's Sign gives a number for NaN",
@@ -55,10 +61,11 @@ def supports(node: torch.fx.Node) -> str | None:
 def _special(node: torch.fx.Node) -> str | None:
     """Why an operator is not eager's for infinities and NaN, or None."""
     target: Any = node.target
-    value = node.meta["val"]
-    if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
+    if not any(tensor.dtype.is_floating_point for tensor in _probe.operands(node)):
         return None
-    name = target.overloadpacket.__name__
+    name = target.overloadpacket.__name__.rstrip("_")
+    if name in ("div", "divide") and node.kwargs.get("rounding_mode") is not None:
+        return _QUOTIENT
     if name == "clamp" and (argument(node, "min") is None or argument(node, "max") is None):
         name = "clamp_min"
     return SPECIAL.get(name)
