@@ -375,3 +375,13 @@ def test_what_is_private_in_some_releases_is_read_in_one_place() -> None:
     root = Path(tracer_core.__file__).parent
     readers = [file.name for file in root.rglob("*.py") if "._fake_device" in file.read_text()]
     assert not set(readers) - {"torch_private.py"}
+
+
+def test_a_number_may_be_the_first_operand() -> None:
+    def reciprocal(x: torch.Tensor) -> Any:
+        return torch.ops.aten.div.Tensor(0.5, x)
+
+    quick._kept.clear()
+    x = torch.rand(3) + 1
+    found = tracer_core.compile(reciprocal, backend="aten_eager")(x)
+    torch.testing.assert_close(found, reciprocal(x), rtol=0, atol=0)

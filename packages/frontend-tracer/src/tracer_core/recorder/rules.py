@@ -105,7 +105,8 @@ def _combined(tensors: list[Any]) -> tuple[torch.Size, tuple[int, ...]] | None:
 
 def by_element_of_floats(*args: Any) -> Any:
     """The same, of floating-point operands."""
-    return by_element(*args) if args[0].dtype in _FLOATS else None
+    first = next(one for one in args if isinstance(one, torch.Tensor))  # the number may come first
+    return by_element(*args) if first.dtype in _FLOATS else None
 
 
 def comparison(*args: Any) -> Any:
