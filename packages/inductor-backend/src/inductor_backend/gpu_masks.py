@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from inductor_backend.freezing.graph_edit import Editor, aten, copy_of, makes_known_values
+from inductor_backend.freezing.known import made_of
 from tracer_core.plugin_api import CompileSpec, Phase, logger
 
 #: Operators that take a mask as argument 3 -> the places of dropout and is_causal.
@@ -106,12 +107,7 @@ def _meaning(gm: torch.fx.GraphModule, mask: Node) -> bool | None:
 
 def _computed(gm: torch.fx.GraphModule, wanted: Node) -> torch.Tensor | None:
     """The node's value, computed on the CPU; None where the CPU cannot."""
-    needed, stack = set(), [wanted]
-    while stack:
-        node = stack.pop()
-        if node not in needed:
-            needed.add(node)
-            stack.extend(node.all_input_nodes)
+    needed = made_of([wanted])
     values: dict[Node, Any] = {}
     here = {"device": torch.device("cpu")}
     try:

@@ -99,14 +99,20 @@ def _is_read(node: Node, known: dict[Node, bool]) -> bool:
     return any(not known[user] or (user.target in VIEWS and _is_read(user, known)) for user in node.users)
 
 
-def _computed(gm: torch.fx.GraphModule, results: list[Node]) -> dict[Node, Any]:
-    """The values of these nodes and of what they are made of."""
+def made_of(results: list[Node]) -> set[Node]:
+    """These nodes and all that they are computed from."""
     needed, stack = set(), list(results)
     while stack:
         node = stack.pop()
         if node not in needed:
             needed.add(node)
             stack.extend(node.all_input_nodes)
+    return needed
+
+
+def _computed(gm: torch.fx.GraphModule, results: list[Node]) -> dict[Node, Any]:
+    """The values of these nodes and of what they are made of."""
+    needed = made_of(results)
     values: dict[Node, Any] = {}
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
         for node in gm.graph.nodes:
