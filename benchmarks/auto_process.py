@@ -1,8 +1,8 @@
 """The process that `benchmarks.auto` starts for each way of a row.
 
-In: arguments ``<model> <way>``: ``eager``, a label of `CANDIDATES`, or ``auto:<label>,<label>``; then questions: ``"first"``,
-``"choices"`` (waits until auto has decided), ``"turn"`` with a `Plan`'s fields. Out: an answer to each. What always holds:
-the model's weights and inputs are those of every other process of the row; auto's candidates are compiled as those alone.
+In: arguments ``<model> <way>``: ``eager``, a label of `CANDIDATES`, or ``auto:<label>,<label>``; then the questions of a `Way`,
+and ``"choices"`` (waits until auto has decided). Out: an answer to each, as `processes.answers` sends it. What always
+holds: auto's candidates are compiled as those alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from benchmarks import models, processes
-from benchmarks.timing import Plan, turn
+from benchmarks.way import Way
 
 #: label: (backend, its options). OpenVINO computes float32 in bfloat16 unless it is told not to.
 CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -42,49 +42,33 @@ def compiled(function: Any, way: str) -> Any:
     return tracer_core.compile(function, backend=candidates, options={"budget": BUDGET, "remember": False})
 
 
-class Way:
-    """One way of one model (mutable: `first` makes what `turn` calls)."""
-
-    def __init__(self, model: models.Model, way: str) -> None:
-        self._model, self._way = model, way
-        self._program = model.program()
-        self._function: Any = None
-
-    def tell(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Answers one question."""
-        with self._model.mode():
-            answer: dict[str, Any] = getattr(self, f"_{question.pop('do')}")(**question)
-        return answer
-
-    def _first(self) -> dict[str, Any]:
-        start = time.perf_counter()
-        self._function = compiled(self._program.function, self._way)
-        self._program.call(self._function)
-        return {"first_call": time.perf_counter() - start}
+class Tried(Way):
+    """One way of one model; of auto's, also what it found."""
 
     def _choices(self, seconds: float) -> dict[str, Any]:
-        """Milliseconds a call while candidates compile, the tables when all is decided, and after how long that was."""
+        """Seconds a call while candidates compile, the tables when all is decided, and after how long that was.
+        Raises TimeoutError where that takes longer than `seconds`: a time that is measured then would be anybody's."""
         start = time.perf_counter()
         meanwhile = []
         while not all(choice.decided for choice in self._function.choices()):
             if time.perf_counter() - start > seconds:
-                break
+                undecided = "\n".join(str(choice) for choice in self._function.choices())
+                raise TimeoutError(f"auto had not decided after {seconds:.0f} s:\n{undecided}")
             begun = time.perf_counter()
             self._program.call(self._function)
             meanwhile.append(time.perf_counter() - begun)
             time.sleep(1.0)  # a program that is called now and then
         choices = self._function.choices()
+        if not choices:
+            raise RuntimeError("auto saw no graph")
         return {
             "decided_after": time.perf_counter() - start,
             "meanwhile": sorted(meanwhile),
-            "decided": all(choice.decided for choice in choices),
             "tables": [str(choice) for choice in choices],
             "choices": [choice.to_json() for choice in choices],
         }
 
-    def _turn(self, **plan: Any) -> dict[str, Any]:
-        return {"seconds": turn(self._function, self._program.args, self._program.kwargs, Plan(**plan))}
-
 
 if __name__ == "__main__":
-    processes.answers(Way(models.MODELS[sys.argv[1]], sys.argv[2]).tell)
+    name, way = sys.argv[1:]
+    processes.answers(Tried(models.MODELS[name], lambda function: compiled(function, way)).tell)

@@ -1,37 +1,28 @@
 """The process that `benchmarks.steady` starts for each compiler of a row.
 
-In: arguments ``<model> <compiler> <folder>``; then questions: ``"truth"`` (writes the result in float64 into the folder),
-``"first"``, ``"turn"`` with a `Plan`'s fields. Out: an answer to each, as `processes.answers` sends it. What always
-holds: the model's weights and inputs are those of every other process of the row; nothing of another compiler
-is imported.
+In: arguments ``<model> <compiler> <folder>``; then the questions of a `Way`, and ``"truth"`` (writes the result in float64 into
+the folder). Out: an answer to each, as `processes.answers` sends it; to ``"first"`` also errors. What always holds: nothing
+of another compiler is imported.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from benchmarks import compilers, models, processes
-from benchmarks.timing import Plan, turn
+from benchmarks.way import Way, memory
 
 _TRUTH, _EAGER = "truth.pt", "eager.pt"
 
 
-class Row:
-    """One compiler of one model (mutable: `first` makes what `turn` calls)."""
+class Row(Way):
+    """One compiler of one model, judged against float64."""
 
     def __init__(self, model: models.Model, compiler: str, folder: Path) -> None:
-        self._model, self._compiler, self._folder = model, compiler, folder
-        self._program = model.program()
-        self._function: Any = None
-
-    def tell(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Answers one question."""
-        with self._model.mode():
-            answer: dict[str, Any] = getattr(self, f"_{question.pop('do')}")(**question)
-        return answer
+        super().__init__(model, lambda function: compilers.compiler(compiler)(function))  # which imports it, in time
+        self._folder = folder
 
     def _truth(self) -> dict[str, Any]:
         import torch
@@ -49,11 +40,8 @@ class Row:
 
         from tracer_core.testing.compare import error_ratio, relative_error, tensors_in
 
-        before = _memory("VmRSS")
-        start = time.perf_counter()
-        self._function = compilers.compiler(self._compiler)(self._program.function)
-        result = self._program.call(self._function)
-        seconds = time.perf_counter() - start
+        before = memory("VmRSS")
+        seconds, result = self._compile_and_call()
         self._program.call(self._function)
         found = list(tensors_in(result))
         truth, eager = (torch.load(self._folder / name) for name in (_TRUTH, _EAGER))
@@ -63,25 +51,6 @@ class Row:
             "error_ratio": error_ratio(truth, eager, found),
             "memory_before": before,
         }
-
-    def _turn(self, **plan: Any) -> dict[str, Any]:
-        """Seconds a call over one turn, and the most memory that was resident in it."""
-        _reset_peak()
-        seconds = turn(self._function, self._program.args, self._program.kwargs, Plan(**plan))
-        return {"seconds": seconds, "peak": _memory("VmHWM")}
-
-
-def _memory(name: str) -> int:
-    """Bytes: ``VmRSS`` (resident now) or ``VmHWM`` (the most since `_reset_peak`)."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def _reset_peak() -> None:
-    """Linux: writing 5 there sets VmHWM to VmRSS (proc(5))."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 if __name__ == "__main__":

@@ -51,9 +51,10 @@ class Choice:
     def __str__(self) -> str:
         state = "remembered" if self.remembered else "decided" if self.decided else "still trying"
         lines = [f"{self.graph}: {self.chosen} ({state})"]
-        lines += [_line("candidate", "status", "ms", "x eager", "compile s", "error", "")]
+        width = max(24, *(len(row.name) for row in self.rows))
+        lines += [_line("candidate".ljust(width), "status", "ms", "x eager", "compile s", "error", "")]
         lines += [
-            _line(row.name, row.status, _number(row.ms), _number(_ratio(row)), _number(row.compile_seconds),
+            _line(row.name.ljust(width), row.status, _number(row.ms), _number(_ratio(row)), _number(row.compile_seconds),
                   "" if row.error is None else f"{row.error:.0e}", row.detail)
             for row in self.rows
         ]  # fmt: skip
@@ -88,4 +89,4 @@ def _number(value: float | None) -> str:
 
 def _line(name: str, status: str, ms: str, ratio: str, seconds: str, error: str, detail: str) -> str:
     first = detail.splitlines()[0] if detail else ""
-    return f"  {name:24} {status:9} {ms:>8} {ratio:>8} {seconds:>10} {error:>7}  {first}".rstrip()
+    return f"  {name} {status:9} {ms:>8} {ratio:>8} {seconds:>10} {error:>7}  {first}".rstrip()
