@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("logs", "cache_location"),
     ("stages",),
     ("plugin_api",),
-    ("captured", "hookspecs", "eager_backend", "compiled_module", "contiguous", "promotion"),
+    ("captured", "hookspecs", "fallbacks", "eager_backend", "compiled_module", "contiguous", "promotion"),
     ("auto.backend", "auto.choice"),
     ("one_node",),
     ("bridges", "markers"),

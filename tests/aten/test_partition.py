@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 from tests.aten.programs import PROGRAMS, randn, runs_as_eager
 from tests.aten.test_lower import interpreter
-from tracer_core.dispatch import compile_graph, fallback_of
+from tracer_core.dispatch import compile_graph
+from tracer_core.fallbacks import fallback_of
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend
 from tracer_core.testing import torch_graph

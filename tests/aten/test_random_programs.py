@@ -10,7 +10,8 @@ import torch
 
 from tests.aten.random_programs import inputs_of, program_of
 from tests.aten.test_lower import interpreter
-from tracer_core.dispatch import compile_graph, fallback_of
+from tracer_core.dispatch import compile_graph
+from tracer_core.fallbacks import fallback_of
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend
 from tracer_core.testing import compare, compare_aliasing, torch_graph

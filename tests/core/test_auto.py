@@ -14,6 +14,7 @@ import torch
 import tracer_core
 from tracer_core.auto.turns import Turns
 from tracer_core.errors import BackendNotFoundError, OptionError
+from tracer_core.plugin_api import Backend
 
 MANY = 60
 
@@ -83,6 +84,23 @@ def test_the_fastest_right_one_is_kept_and_each_has_a_row(caplog):
     assert "no such engine" in str(choice)
     assert str(choice) == tracer_core.last_compile(fast)[-1].text
     assert "clever (decided)" in str(tracer_core.explain(fast)(torch.randn(3)))
+
+
+def test_the_table_says_what_of_a_candidate_runs_eagerly():
+    def no_sine(node):
+        return "no sine here" if node.target is torch.ops.aten.sin.default else None
+
+    def compile_graph(graph, spec):
+        return lambda inputs: graph.forward(*inputs)
+
+    part = Backend(name="part", compile=compile_graph, ir="aten", supports=no_sine)
+    fast = tracer_core.compile(lambda x: x.sin() * 2, backend=[part, same], options={"wait": True})
+    x = torch.randn(4)
+    torch.testing.assert_close(fast(x), x.sin() * 2)
+    choice = decided(fast)
+    assert choice.row("part").detail == "1 of 2 operators run eagerly: aten.sin.default (1x: no sine here)"
+    assert "no sine here" in str(choice)
+    assert choice.row("same").detail == ""
 
 
 def test_eager_serves_until_a_candidate_is_ready_and_stays_where_none_is_better():

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import tracer_core
 from tests.aten.programs import PROGRAMS, randn, runs_as_eager
 from tests.engines.running import compiled
-from tracer_core.dispatch import fallback_of
+from tracer_core.fallbacks import fallback_of
 from tracer_core.testing import compare, error_ratio
 
 pytest.importorskip("onnxruntime")

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 import tracer_core
 from tests.aten.programs import randn
 from tests.engines.running import compiled, peak_growth
-from tracer_core.dispatch import fallback_of
 from tracer_core.errors import BackendError, OptionError
+from tracer_core.fallbacks import fallback_of
 from tracer_core.validation import build_config
 
 pytest.importorskip("tvm")

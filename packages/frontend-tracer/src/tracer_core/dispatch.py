@@ -32,31 +32,14 @@ from tracer_core.captured import CapturedGraph
 from tracer_core.collector import collector_paused
 from tracer_core.eager_backend import compile_eager
 from tracer_core.errors import BackendError
+from tracer_core.fallbacks import Fallback, fallback_of, marked, report
 from tracer_core.functional import as_functional
-from tracer_core.logs import logger
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Phase, Runner, Training, resolve
 from tracer_core.result_check import as_returned, checked
 from tracer_core.stages import debug_folder, stage, wants_text
 from tracer_core.validation import build_config
 from tracer_core.written import versions_counted
-
-
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """Why a graph, or a part of it, runs without its backend. kind: ``"training"``, ``"lowering"`` or
-    ``"unsupported"``. graph: its name. backend: that was asked for. reason: for users."""
-
-    kind: str
-    graph: str
-    backend: str
-    reason: str
-
-
-def fallback_of(runner: Runner) -> Fallback | None:
-    """The `Fallback` of a runner that does not (only) run its backend's code."""
-    found: Fallback | None = getattr(runner, "tracer_fallback", None)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +56,6 @@ def parts_of(runner: Runner) -> Parts | None:
     """The `Parts` of a runner made by `compile_graph`, or None where it runs captured operators eagerly."""
     found: Parts | None = getattr(runner, "tracer_parts", None)
     return found
-
-
-_said: set[tuple[str, str, str]] = set()
-
-
-def report(fallback: Fallback) -> None:
-    """Records a fallback as a stage, and logs the first of each kind, backend and reason."""
-    with stage("fallback", graph=fallback.graph) as record:
-        record.text = f"{fallback.kind}: {fallback.reason}"
-    key = (fallback.kind, fallback.backend, fallback.reason)
-    if key not in _said:
-        _said.add(key)
-        logger().warning("%s, backend %r: %s", fallback.graph, fallback.backend, fallback.reason)
 
 
 def compile_graph(captured: CapturedGraph, config: CompileConfig) -> Runner:
@@ -147,7 +117,7 @@ def _stepped(captured: CapturedGraph, config: CompileConfig) -> Runner:
     compiled = _compile_lowered(captured, config, lowered)
     inner = training.in_its_grad_mode(lowered.graph.graph.nodes, compiled)
     run = _without_ambient_modes(captured, inner)
-    return _marked_as(training.with_used_up(captured, run), fallback_of(compiled))
+    return marked(training.with_used_up(captured, run), fallback_of(compiled))
 
 
 def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:
@@ -170,7 +140,7 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:
         return training.LazyRunner(lambda: _compile_lowered(backward, config, lowered))
 
     runner = training.training_runner(captured, graphs, run_forward, compile_backward)
-    return _marked_as(runner, fallback_of(run_forward))
+    return marked(runner, fallback_of(run_forward))
 
 
 def compile_torch_graph(
@@ -247,7 +217,7 @@ def _compile_lowered(captured: CapturedGraph, config: CompileConfig, lowered: Lo
     if refused:
         fallback = Fallback("unsupported", captured.name, config.backend.name, refused)
         report(fallback)
-        return _marked(result, fallback)
+        return marked(result, fallback)
     return result
 
 
@@ -289,16 +259,7 @@ def _fall_back(captured: CapturedGraph, config: CompileConfig, kind: str, reason
         outputs: Sequence[Any] = forward(*inputs)
         return outputs
 
-    return _marked(run_captured, fallback)
-
-
-def _marked_as(runner: Runner, fallback: Fallback | None) -> Runner:
-    return runner if fallback is None else _marked(runner, fallback)
-
-
-def _marked(runner: Runner, fallback: Fallback) -> Runner:
-    runner.tracer_fallback = fallback  # type: ignore[attr-defined]
-    return runner
+    return marked(run_captured, fallback)
 
 
 def _without_ambient_modes(
@@ -327,5 +288,4 @@ def _inside(context: Callable[[], Any], runner: Runner) -> Runner:
         with context():
             return runner(inputs)
 
-    fallback = fallback_of(runner)
-    return _marked_as(run, fallback)
+    return marked(run, fallback_of(runner))

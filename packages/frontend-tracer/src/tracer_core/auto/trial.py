@@ -37,6 +37,7 @@ from tracer_core.auto.turns import Turns
 from tracer_core.bridges import TorchStyle
 from tracer_core.captured import CapturedGraph
 from tracer_core.eager_backend import EAGER
+from tracer_core.fallbacks import fallback_of
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Runner, Training
@@ -231,6 +232,8 @@ class Trial:
             return
         try:
             entrant.runner = self._compile(_own(captured), config)
+            if (fallback := fallback_of(entrant.runner)) is not None:
+                entrant.note(detail=fallback.reason)
         except Exception as error:
             self._failed(entrant, error)
         entrant.note(compile_seconds=time.perf_counter() - start)

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.dispatch import compile_graph, fallback_of
+from tracer_core.dispatch import compile_graph
+from tracer_core.fallbacks import fallback_of
 from tracer_core.options import CompileConfig
 from tracer_core.testing.compare import Mismatch, Tolerance, compare, compare_aliasing
 from tracer_core.testing.conformance.cases import Case

@@ -1,0 +1,50 @@
+"""Why a graph, or a part of it, runs without its backend.
+
+In: a runner. Out: its `Fallback`, or None. What always holds: whoever gives the captured operators to eager marks the
+runner with the reason, records it as a stage, and logs the first of a kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracer_core.logs import logger
+from tracer_core.plugin_api import Runner
+from tracer_core.stages import stage
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """kind: ``"training"``, ``"lowering"`` or ``"unsupported"``. graph: its name. backend: that was asked for.
+    reason: for users."""
+
+    kind: str
+    graph: str
+    backend: str
+    reason: str
+
+
+def fallback_of(runner: Runner) -> Fallback | None:
+    """The `Fallback` of a runner that does not (only) run its backend's code."""
+    found: Fallback | None = getattr(runner, "tracer_fallback", None)
+    return found
+
+
+def marked(runner: Runner, fallback: Fallback | None) -> Runner:
+    """The runner, which carries the reason from now on, where there is one."""
+    if fallback is not None:
+        runner.tracer_fallback = fallback  # type: ignore[attr-defined]
+    return runner
+
+
+_said: set[tuple[str, str, str]] = set()
+
+
+def report(fallback: Fallback) -> None:
+    """Records a fallback as a stage, and logs the first of each kind, backend and reason."""
+    with stage("fallback", graph=fallback.graph) as record:
+        record.text = f"{fallback.kind}: {fallback.reason}"
+    key = (fallback.kind, fallback.backend, fallback.reason)
+    if key not in _said:
+        _said.add(key)
+        logger().warning("%s, backend %r: %s", fallback.graph, fallback.backend, fallback.reason)
