@@ -1,4 +1,4 @@
-"""Products whose rows do not begin at multiples of 16 bytes are padded on GPUs; run by Triton's interpreter."""
+"""Products whose rows begin anywhere: padded on GPUs, or in classes of rows; run by Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from inductor_backend import gpu_alignment
+from inductor_backend import gpu_alignment, target
 from inductor_backend.compile_graph import run_stages, start
+from inductor_backend.externs import interleaved
 from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.target import interpreted
 from tests.inductor.compiling import clones, compiled, flat, tolerance
@@ -21,21 +22,22 @@ pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for 
 @pytest.fixture(autouse=True)
 def small_ones_too(monkeypatch):
     monkeypatch.setattr(gpu_alignment, "WORK_OF_A_BYTE", 0)
-    monkeypatch.setattr(gpu_alignment, "tf32_allowed", lambda convolution: True)
+    monkeypatch.setattr(target, "tf32_allowed", lambda convolution: True)
 
 
-def run(fn, *inputs):
+def run(fn, *inputs, dynamic=False):
     """The sizes of the operands of each product that is run."""
     before = clones(inputs)
     expected = flat(fn(*before))
     with interpreted():
-        made = compiled(fn, *inputs, until="lower")
+        made = compiled(fn, *inputs, dynamic=dynamic, until="lower")
         gm = gpu_alignment.with_aligned_products(made.lowered.graph)
         made.compilation = run_stages(start(gm, made.lowered.spec))
     for _ in range(2):
         for ours, eager in zip(made(*clones(inputs)), expected, strict=True):
             assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride())
             torch.testing.assert_close(ours, eager, **tolerance(eager.dtype), equal_nan=True)
+    run.made = made
     products = [node for node in made.compilation.program.nodes if "mm" in str(getattr(node, "target", ""))]
     return [tuple(one.layout.sizes for one in node.args[-2:]) for node in products]
 
@@ -62,7 +64,7 @@ def test_only_where_it_pays(monkeypatch):
     monkeypatch.setattr(gpu_alignment, "WORK_OF_A_BYTE", 200)
     assert run(*CASES["head"][:1], *CASES["head"][1]) == [((6, 16), (16, 13))]
     monkeypatch.setattr(gpu_alignment, "WORK_OF_A_BYTE", 0)
-    monkeypatch.setattr(gpu_alignment, "tf32_allowed", lambda convolution: False)
+    monkeypatch.setattr(target, "tf32_allowed", lambda convolution: False)
     assert run(*CASES["head"][:1], *CASES["head"][1]) == [((6, 16), (16, 13))]
 
 
@@ -71,3 +73,65 @@ def test_nan_in_the_last_row_stays_where_it_is():
     x[2, 12] = float("nan")
     w[12, 3] = float("inf")
     run(lambda a, b: a @ b, x, w)
+
+
+@pytest.fixture
+def classes(monkeypatch):
+    """Products in classes of rows, however small."""
+    monkeypatch.setattr(gpu_alignment, "LEAST_ROWS", 1)
+    monkeypatch.setattr(gpu_alignment, "LEAST_WORK", 0)
+
+
+def in_classes():
+    return sum(getattr(node, "target", None) is interleaved.mm for node in run.made.compilation.program.nodes)
+
+
+def head(x, w):
+    logits = F.linear(x, w)
+    return logits, logits.softmax(-1)
+
+
+RETURNED = {
+    "whole": (lambda x, w: F.linear(x, w), (R(9, 16), R(13, 16))),
+    "of batches": (lambda x, w: F.linear(x, w), (R(2, 5, 16), R(50, 16))),
+    "turned round": (lambda x, w: F.linear(x, w).t(), (R(6, 16), R(11, 16))),
+    "and read": (head, (R(9, 16), R(17, 16))),
+    "in two classes": (lambda x, w: F.linear(x, w), (R(9, 16), R(14, 16))),
+    "half": (lambda x, w: F.linear(x, w), (R(17, 16).bfloat16(), R(33, 16).bfloat16())),
+}
+
+
+@pytest.mark.parametrize("name", RETURNED)
+def test_results_that_are_returned_are_written_in_classes_of_rows(name, classes):
+    fn, inputs = RETURNED[name]
+    run(fn, *inputs)
+    assert in_classes() == 1
+
+
+def test_classes_of_a_symbolic_number_of_rows(classes):
+    layer = torch.nn.Linear(16, 13, bias=False).requires_grad_(False)
+    run(lambda x: layer(x), R(9, 16), dynamic=True)
+    assert in_classes() == 1
+    for rows in (4, 5, 23):
+        x = R(rows, 16)
+        (ours,) = run.made(x)
+        assert ours.stride() == layer(x).stride()
+        torch.testing.assert_close(ours, layer(x), atol=5e-5, rtol=1e-5)
+
+
+NOT_RETURNED = {
+    "read by kernels": (lambda x, w: F.linear(x, w).relu(), (R(9, 16), R(13, 16))),
+    "a part": (lambda x, w: F.linear(x, w)[:, :7], (R(9, 16), R(13, 16))),
+    "bias": (lambda x, w, b: F.linear(x, w, b), (R(9, 16), R(13, 16), R(13))),
+    "crooked rows": (lambda x, w: x @ w, (R(9, 16), R(16, 13))),
+    "crooked terms": (lambda x, w: F.linear(x, w), (R(9, 15), R(13, 15))),
+    "aligned": (lambda x, w: F.linear(x, w), (R(9, 16), R(12, 16))),
+    "narrow": (lambda x, w: F.linear(x, w), (R(9, 16), R(7, 16))),
+}
+
+
+@pytest.mark.parametrize("name", NOT_RETURNED)
+def test_other_products_are_not(name, classes):
+    fn, inputs = NOT_RETURNED[name]
+    run(fn, *inputs)
+    assert in_classes() == 0

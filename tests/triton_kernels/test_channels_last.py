@@ -9,7 +9,7 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from inductor_backend.lowering import image_layout
+from inductor_backend import target
 from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.target import interpreted
 from tests.inductor.compiling import clones, compiled, flat, tolerance
@@ -104,7 +104,7 @@ def test_what_tensor_cores_do_not_do_stays(monkeypatch):
     assert convolutions(made)[0][0][1] == 36
     made = run(lambda x, w: F.conv2d(x, w), (R(1, 3, 6, 6), R(8, 3, 3, 3)))
     assert convolutions(made)[0][0][1] == 36
-    monkeypatch.setattr(image_layout, "tf32_allowed", lambda convolution: False)
+    monkeypatch.setattr(target, "tf32_allowed", lambda convolution: False)
     made = run(*PROGRAMS["block"])
     assert convolutions(made)[0][0][1] == 64
     made = run(lambda x, w: F.conv_transpose2d(x, w), (R(1, 16, 6, 6), R(16, 16, 3, 3)))

@@ -25,8 +25,8 @@ from inductor_backend.externs.table import (
     best,
 )
 from inductor_backend.freezing.per_call import pays
-from inductor_backend.freezing.rewrite import hint
 from inductor_backend.runtime import triton_build
+from inductor_backend.size_vars import hint
 
 aten = torch.ops.aten
 

@@ -1,9 +1,11 @@
-"""Products on GPUs whose rows do not begin at multiples of 16 bytes (vocabularies of 50257 words) are padded.
+"""Products on GPUs whose rows do not begin at multiples of 16 bytes (vocabularies of 50257 words).
 
 In: an ATen graph on a CUDA device. Out: the same graph, or a copy in which such products multiply padded operands and give
-a part of their result. What always holds: what is padded is zero along the summed dimension and dropped along the others,
-so that results differ by rounding alone; only products whose copies cost less than they gain are padded: tensor cores
-read rows of any other alignment an element at a time (H100, 2048 x 768 x 50257 in TF32: 1.26 ms, padded 0.46, copies 0.37).
+a part of their result, or, where only the result's rows begin anywhere and it is wanted as it lies (logits that a program
+returns), are written there in classes of rows (`externs.interleaved`). What always holds: what is padded is zero along the
+summed dimension and dropped along the others, so that results differ by rounding alone; only products whose copies cost less
+than they gain are padded: tensor cores read rows of any other alignment an element at a time (H100, 2048 x 768 x 50257
+in TF32: 1.26 ms, padded 0.46, copies 0.37).
 """
 
 from __future__ import annotations
@@ -12,24 +14,60 @@ from collections.abc import Sequence
 
 import torch
 
+from inductor_backend.externs import interleaved
 from inductor_backend.freezing.graph_edit import Editor, aten, copy_of
-from inductor_backend.torch_private import tf32_allowed
+from inductor_backend.size_vars import SizeVars, hint
+from inductor_backend.target import in_tensor_cores
 
 #: Multiplications and additions for each copied byte from which padding pays.
 WORK_OF_A_BYTE = 200
 
+#: Rows, and multiplications and additions, of a class of rows from which its own product fills the device.
+LEAST_ROWS, LEAST_WORK = 128, 5e9
+
+#: What hands its input on as it lies.
+_VIEWS = frozenset(
+    {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dim,
+     aten.permute.default, aten.transpose.int, aten.t.default, aten.alias.default, aten.detach.default}
+)  # fmt: skip
+
 
 def with_aligned_products(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The graph to lower."""
-    if not any(_padding(node) for node in gm.graph.nodes):
+    if not any(_in_classes(node) or _padding(node) for node in gm.graph.nodes):
         return gm
     editor = Editor(copy_of(gm), ())
     for node in list(editor.graph.nodes):
+        if _in_classes(node):
+            node.target = interleaved.mm
+            continue
         padding = _padding(node)
         if padding is not None:
             _pad(editor, node, *padding)
     editor.graph.eliminate_dead_code()
     return editor.gm
+
+
+def _in_classes(node: torch.fx.Node) -> bool:
+    """Whether a product's operands are aligned, its result is not, and is wanted where eager has it. The number of rows
+    may be symbolic."""
+    if node.op != "call_function" or node.target is not aten.mm.default or node.kwargs:
+        return False
+    a, b = (operand.meta["val"] for operand in node.args)  # type: ignore[union-attr]
+    numbers = [SizeVars.expr(n) for n in (*a.stride(), *b.shape, *b.stride())]
+    if not all(isinstance(n, int) for n in numbers) or 0 in numbers or not in_tensor_cores(a.dtype, convolution=False):
+        return False
+    (apart, along), (terms, columns), (step, turned), unit = numbers[:2], numbers[2:4], numbers[4:], 16 // a.itemsize
+    if (along, step) != (1, 1) or apart % unit or turned % unit or not columns % unit:
+        return False
+    rows = hint(a.shape[0]) // interleaved.classes(columns, unit)
+    filled = rows >= LEAST_ROWS and 2 * rows * terms * columns >= LEAST_WORK and columns >= 2 * unit
+    return filled and _returned(node)
+
+
+def _returned(node: torch.fx.Node) -> bool:
+    """Whether the graph returns the value, or a view of all of it."""
+    return any(user.op == "output" or (user.target in _VIEWS and _returned(user)) for user in node.users)
 
 
 def _padding(node: torch.fx.Node) -> tuple[int, int, int] | None:
@@ -40,7 +78,7 @@ def _padding(node: torch.fx.Node) -> tuple[int, int, int] | None:
         return None
     a, b = (operand.meta["val"] for operand in node.args[-2:])  # type: ignore[union-attr]
     numbers = (*a.shape, *b.shape, *a.stride(), *b.stride())
-    if not all(isinstance(n, int) for n in numbers) or 0 in numbers or not _in_tensor_cores(a.dtype):
+    if not all(isinstance(n, int) for n in numbers) or 0 in numbers or not in_tensor_cores(a.dtype, convolution=False):
         return None
     (rows, terms), columns = a.shape, b.shape[1]
     unit = 16 // a.itemsize
@@ -63,10 +101,6 @@ def _padding(node: torch.fx.Node) -> tuple[int, int, int] | None:
     if not copied or 2 * rows * terms * columns < WORK_OF_A_BYTE * copied * a.itemsize:
         return None
     return by_rows, by_columns, by_terms
-
-
-def _in_tensor_cores(dtype: torch.dtype) -> bool:
-    return dtype in (torch.bfloat16, torch.float16) or (dtype is torch.float32 and tf32_allowed(convolution=False))
 
 
 def _crooked(strides: Sequence[int], along: int, unit: int) -> bool:

@@ -14,7 +14,8 @@ from inductor_backend.codegen.triton.kernel import TritonKernelWriter
 from inductor_backend.codegen.triton.module import TritonModule
 from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Step
-from inductor_backend.externs.table import aten_choice
+from inductor_backend.externs import interleaved
+from inductor_backend.externs.table import Choice, aten_choice
 from inductor_backend.gpu_products import product_kernel, tile_of
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node
 from inductor_backend.options import fusion_fuel
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
 
 #: Rows from which a reduction's kernel may hold other work too: fewer do not keep the device busy.
 ROWS_OF_A_FUSED_REDUCTION = 64
+
+#: Operators that only our rewrites make.
+OWN = {
+    interleaved.mm: Choice(
+        interleaved.mm, f"{interleaved.__name__}:mm", "python", "a product a class of rows, each aligned", symbolic=True
+    )
+}
 
 
 def split(c: Compilation) -> None:
@@ -52,7 +60,7 @@ def fuse_for_gpu(c: Compilation) -> None:
 def externs(c: Compilation) -> None:
     for node in c.program.nodes:
         if isinstance(node, ExternNode):
-            c.choices[node.name] = aten_choice(
+            c.choices[node.name] = OWN.get(node.target) or aten_choice(
                 node.target, "a fallback" if node.fallback else "as ATen has it"
             )
 

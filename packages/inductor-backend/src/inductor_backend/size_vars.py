@@ -17,6 +17,14 @@ from inductor_backend.index_expr import Expr, simplify
 from tracer_core.plugin_api import SizeSpec
 
 
+def hint(size: Any) -> int:
+    """A size of a fake tensor, or its value in the captured call: for heuristics only."""
+    if isinstance(size, int):
+        return size
+    found = size.node.hint
+    return int(found) if found is not None else 1
+
+
 class SizeVars:
     """The symbolic sizes of one graph. specs: symbol name -> its spec."""
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from inductor_backend.torch_private import tf32_allowed
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -59,3 +61,8 @@ def target_of(graph: torch.fx.Graph) -> Target:
     if device.type == "cuda":
         return Target(device, True)
     return INTERPRETER if getattr(_local, "interpreted", False) else CPU
+
+
+def in_tensor_cores(dtype: torch.dtype, convolution: bool) -> bool:
+    """Whether a GPU multiplies this type in tensor cores, as torch's settings are now."""
+    return dtype in (torch.bfloat16, torch.float16) or (dtype is torch.float32 and tf32_allowed(convolution))

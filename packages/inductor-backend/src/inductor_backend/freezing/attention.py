@@ -15,7 +15,7 @@ import torch
 
 from inductor_backend.externs import attention, packed_ops
 from inductor_backend.freezing.graph_edit import Editor, aten, copy_of
-from inductor_backend.freezing.rewrite import hint
+from inductor_backend.size_vars import hint
 from tracer_core.plugin_api import CompileSpec, Phase
 
 Node = torch.fx.Node

@@ -18,10 +18,10 @@ from inductor_backend.freezing.recurrent import pack_layers_per_call, pays_per_c
 from inductor_backend.freezing.rewrite import (
     fuse_epilogues,
     geometry_of,
-    hint,
     pack_convolutions,
     scale_after_convolutions,
 )
+from inductor_backend.size_vars import hint
 from tracer_core.plugin_api import CompileSpec, Phase
 
 #: Output pixels (of all images) from which packing the weight is worth its time; windows of one tap are packed in less,

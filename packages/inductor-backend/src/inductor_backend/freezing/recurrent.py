@@ -14,7 +14,7 @@ import torch
 from inductor_backend.externs import packed_ops
 from inductor_backend.externs.native import lanes
 from inductor_backend.freezing.graph_edit import Editor, aten
-from inductor_backend.freezing.rewrite import hint
+from inductor_backend.size_vars import hint
 
 Node = torch.fx.Node
 

@@ -14,6 +14,7 @@ import torch
 from inductor_backend.externs import packed_ops
 from inductor_backend.externs.packed import Geometry, for_result, kernel_of
 from inductor_backend.freezing.graph_edit import Editor, aten
+from inductor_backend.size_vars import hint
 
 Node = torch.fx.Node
 
@@ -28,14 +29,6 @@ def _tensor(node: Any) -> torch.Tensor | None:
 
 def _float32(*nodes: Any) -> bool:
     return all(node is None or getattr(_tensor(node), "dtype", None) == torch.float32 for node in nodes)
-
-
-def hint(size: Any) -> int:
-    """The size, or its value in the captured call."""
-    if isinstance(size, int):
-        return size
-    found = size.node.hint
-    return int(found) if found is not None else 1
 
 
 # batch norm ---------------------------------------------------------------------------------------

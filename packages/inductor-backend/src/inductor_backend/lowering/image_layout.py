@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from inductor_backend.externs import packed_ops
-from inductor_backend.torch_private import tf32_allowed
+from inductor_backend.size_vars import hint
+from inductor_backend.target import in_tensor_cores
 
 aten = torch.ops.aten
 
@@ -60,13 +61,13 @@ def convolutions_on_tensor_cores(graph: torch.fx.Graph, wanted: bool | None) -> 
         at_image, at_weight, at_turned, at_groups = CONVOLUTIONS[node.target]
         image, weight = node.args[at_image].meta["val"], node.args[at_weight].meta["val"]
         result = node.meta["val"] if at_image == 0 else node.args[0].meta["val"]
-        work = math.prod(_hints(result.shape)) * math.prod(_hints(weight.shape[1:]))
-        wide = node.args[at_groups] == 1 and min(_hints(weight.shape[:2])) >= CHANNELS
-        if wide and _in_tensor_cores(image.dtype):
+        work = math.prod(map(hint, result.shape)) * math.prod(map(hint, weight.shape[1:]))
+        wide = node.args[at_groups] == 1 and min(map(hint, weight.shape[:2])) >= CHANNELS
+        if wide and in_tensor_cores(image.dtype, convolution=True):
             fit += work
         else:
             other += work
-        if image.dim() == 4 and not node.args[at_turned] and all(_hints(image.shape)):
+        if image.dim() == 4 and not node.args[at_turned] and all(map(hint, image.shape)):
             found.add(node)
     return found if (fit > other if wanted is None else wanted) else set()
 
@@ -76,14 +77,6 @@ def _lies_last(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or value.dim() != 4 or not all(isinstance(n, int) for n in value.shape):
         return False
     return value.is_contiguous(memory_format=torch.channels_last) and not value.is_contiguous()
-
-
-def _in_tensor_cores(dtype: torch.dtype) -> bool:
-    return dtype in (torch.bfloat16, torch.float16) or (dtype is torch.float32 and tf32_allowed(convolution=True))
-
-
-def _hints(sizes: Any) -> list[int]:
-    return [int(size.node.hint) if isinstance(size, torch.SymInt) else int(size) for size in sizes]
 
 
 def _is_image(node: torch.fx.Node) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from inductor_backend.externs import interleaved
 from inductor_backend.index_expr import contiguous_strides
 from inductor_backend.loop_ir.nodes import Layout, Strided
 from inductor_backend.loop_ir.views import Ref
@@ -46,6 +47,11 @@ def matrix(ctx: Lowering, x: Ref) -> Strided:
 @lower(aten.mm.default, aten.bmm.default)
 def mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
     return ctx.extern(ctx.node.target, [matrix(ctx, a), matrix(ctx, b)])
+
+
+@lower(interleaved.mm)
+def interleaved_mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
+    return ctx.extern(interleaved.mm, [matrix(ctx, a), matrix(ctx, b)], label="mm")
 
 
 @lower(aten.addmm.default, aten.baddbmm.default)

@@ -73,6 +73,8 @@ class TritonWrapper(Wrapper):
         for number, source in enumerate(sources):
             out.raw(f"SOURCE_{number} = r'''\n{source}'''\n")
         out.raw(self.triton.definitions())
+        for line in self.definitions:
+            out.line(line)
         for text, name in self.targets.items():
             out.line(f"{name} = {text}")
         if self.expects:
