@@ -31,6 +31,7 @@ from inductor_backend.gpu_masks import with_known_masks
 from inductor_backend.loop_ir import printer, verify
 from inductor_backend.loop_ir.nodes import BufferKind, Program
 from inductor_backend.lowering.graph import GraphLowering
+from inductor_backend.lowering.image_layout import CONVOLUTIONS
 from inductor_backend.options import InductorOptions, fusion_fuel
 from inductor_backend.recorded import recorded
 from inductor_backend.regions.check import same_plans
@@ -86,6 +87,10 @@ class Compilation:
 
 def _lower(c: Compilation) -> None:
     c.lowered = GraphLowering(c.gm, c.spec, c.sizes, c.images_last)
+    if c.cut is not None:
+        c.lowered.saved = {
+            a for b, a in enumerate(c.cut.returned) if isinstance(a, int) and b in c.lowered.saved
+        }
     c.program = c.lowered.run()
     c.program.nodes = live_nodes(c.program)
 
@@ -143,15 +148,20 @@ def _stamp(c: Compilation) -> None:
         c.kernels = stamp(c.cut, Scheduled(c.program, c.plan, c.kernels, c.choices, c.lowered))
         c.stamped = f"{size}: four are lowered"
     except NotEqual as reason:
-        whole = run_stages(start(_prepared(c.cut.whole, c.spec), c.spec), "kernels")
+        whole = run_stages(_whole(c), "kernels")
         for part in fields(Compilation):
             setattr(c, part.name, getattr(whole, part.name))
         c.stamped = f"{size}: all are lowered, because {reason}"
 
 
+def _whole(c: Compilation) -> Compilation:
+    assert c.cut is not None
+    return start(c.cut.whole if c.target.triton else _prepared(c.cut.whole, c.spec), c.spec)
+
+
 def _verify_stamp(c: Compilation) -> None:
     if c.cut is not None:
-        whole = run_stages(start(_prepared(c.cut.whole, c.spec), c.spec), "kernels")
+        whole = run_stages(_whole(c), "kernels")
         same_plans((c.program, c.plan, c.kernels), (whole.program, whole.plan, whole.kernels))
 
 
@@ -324,6 +334,7 @@ GPU_STAGES = (
     Stage("externs", gpu_stages.externs, None, STAGES[4].dump),
     Stage("bodies", gpu_stages.bodies, STAGES[5].verify, STAGES[5].dump),
     Stage("kernels", gpu_stages.kernels),
+    STAGES[7],
     Stage("memory", gpu_stages.memory, STAGES[8].verify, STAGES[8].dump),
     Stage("group_runs", gpu_stages.group_steps, None, STAGES[9].dump, "py"),
     Stage("module", gpu_stages.module_text, None, STAGES[10].dump, "py"),
@@ -370,7 +381,7 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         if triton:
             raise BackendError("inductor", "freeze", "freeze=True is not built for graphs on CUDA devices")
         return _compile_frozen(with_own_attention(with_known_tensors(gm, spec), spec), spec)
-    c = start(with_aligned_products(with_known_masks(gm, spec)), spec) if triton else started(gm, spec)
+    c = started_for_gpu(gm, spec) if triton else started(gm, spec)
     if not triton:
         early_builds.start_lowered(c.gm.graph.nodes)
     runner = run_stages(c).runner
@@ -397,6 +408,20 @@ def started(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
             return start(gm, spec)
     cut = cut_out(gm, repeats)
     c = start(_prepared(cut.small, spec), spec)
+    c.cut = cut
+    return c
+
+
+def started_for_gpu(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
+    """The same for a GPU. Convolutions of all instances say how images lie, and products that are measured are measured
+    once anyway: such graphs are lowered whole."""
+    gm = with_aligned_products(with_known_masks(gm, spec))
+    whole = fusion_fuel() is not None or spec.mode in gpu_products.TUNED_MODES
+    repeats = None if whole else find_repeats(gm.graph)
+    if repeats is None or any(repeats.calls[at].target in CONVOLUTIONS for at in repeats.instance(0)):
+        return start(gm, spec)
+    cut = cut_out(gm, repeats)
+    c = start(cut.small, spec)
     c.cut = cut
     return c
 

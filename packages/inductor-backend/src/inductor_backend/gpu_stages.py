@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from inductor_backend.codegen.triton.kernel import TritonKernelWriter
+from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
 from inductor_backend.codegen.triton.module import TritonModule
 from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Step
@@ -20,7 +20,7 @@ from inductor_backend.gpu_products import product_kernel, tile_of
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node
 from inductor_backend.options import fusion_fuel
 from inductor_backend.schedule.fuse import fuse
-from inductor_backend.schedule.fused_body import kernel_body
+from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.memory_plan import Life, lives, plan_memory, touched_storages
 from inductor_backend.schedule.reuse import owned_results, places_to_reuse
 from inductor_backend.schedule.split_reductions import split_reductions
@@ -42,7 +42,26 @@ OWN = {
 def split(c: Compilation) -> None:
     """Long reductions of few rows become two, so that the device is busy; scatters may come in any order."""
     c.program.nodes = [_in_any_order(node) for node in c.program.nodes]
+    made = len(c.program.buffers)
     c.absorbed = split_reductions(c.program, c.sizes)
+    _note_instances(c, list(c.program.buffers)[made:])
+
+
+def _note_instances(c: Compilation, new: list[str]) -> None:
+    """What a node of an equal instance of the graph was split into is that instance's, too (`regions`)."""
+    if c.cut is None:
+        return
+    assert c.lowered is not None
+    instances = c.lowered.instances
+    readers: dict[str, list[Node]] = {}
+    for node in c.program.nodes:
+        for name in node.reads():
+            readers.setdefault(name, []).append(node)
+    for name in reversed(new):  # parts are read by what was made after them, or by the node that was split
+        found = {instances.get(other) for node in readers[name] for other in node.writes}
+        (number,) = found if len(found) == 1 else (None,)
+        if number is not None:
+            instances[name] = number
 
 
 def _in_any_order(node: Node) -> Node:
@@ -85,7 +104,17 @@ def kernels(c: Compilation) -> None:
             kernel = product_kernel(c.program, body, c.sizes, c.blocks[group.loops[0].name])
         elif body is not None:
             kernel = TritonKernelWriter(c.program, body, c.sizes, tile_of(c, body)).write()
+            if not kernel.looped:
+                kernel = replace(kernel, reusable=_reusable(c, body, kernel))
         c.kernels.append(kernel)
+
+
+def _reusable(
+    c: Compilation, body: KernelBody, kernel: TritonKernel
+) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    number = {name: at for at, name in enumerate(kernel.pointers)}
+    places = places_to_reuse(c.program, body)
+    return tuple((number[name], tuple(number[other] for other in others)) for name, others in places.items())
 
 
 def memory(c: Compilation) -> None:
@@ -109,15 +138,16 @@ def memory(c: Compilation) -> None:
 def _written_over(c: Compilation, life: dict[str, Life], outputs: set[str]) -> dict[str, str]:
     """Tensor -> the tensor in whose memory it is made: one that its kernel reads last, point by point."""
     found: dict[str, str] = {}
-    owned = owned_results(c.program)
-    for number, (body, kernel) in enumerate(zip(c.bodies, c.kernels, strict=True)):
-        if body is None or kernel is None or getattr(kernel, "looped", True):
+    owned = owned_results(c.program, [g.extern for g in c.plan.groups if g.extern is not None])
+    for number, kernel in enumerate(c.kernels):
+        if kernel is None:
             continue
         taken: set[str] = set()
-        for name, others in places_to_reuse(c.program, body).items():
+        for place, places in kernel.reusable:  # type: ignore[attr-defined]
+            name = kernel.pointers[place]
             if life[name].first != number or name in c.memory.offsets:
                 continue
-            for other in others:
+            for other in map(kernel.pointers.__getitem__, places):
                 free = other in owned and other not in outputs and other not in c.memory.offsets
                 if free and other not in taken and life[other].last == number:
                     found[name] = other

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from inductor_backend.codegen.cpp.kernel import KernelText
 from inductor_backend.loop_ir.nodes import BufferKind, Program, Strided
+from inductor_backend.regions.stamp import form
 from inductor_backend.schedule.fuse import Plan
 from tracer_core.plugin_api import VerifyError
 
@@ -38,7 +39,7 @@ def same_plans(one: Made, other: Made) -> None:
         raise VerifyError(f"repeated regions: {len(one[1].groups)} groups instead of {len(other[1].groups)}")
     for mine, theirs, kernel, wanted in zip(one[1].groups, other[1].groups, one[2], other[2], strict=True):
         if kernel is not None and wanted is not None:
-            if (kernel.text, kernel.sizes) != (wanted.text, wanted.sizes):
+            if form(kernel) != form(wanted):
                 raise VerifyError(f"repeated regions: kernel {kernel.label} in place of {wanted.label}")
             names = zip(kernel.pointers, wanted.pointers, strict=True)
         else:

@@ -192,8 +192,7 @@ class _Names:
         """The groups in these places do the same."""
         one, other = self.kernels[a], self.kernels[b]
         if one is not None and other is not None:
-            same = (one.text, one.sizes, len(one.pointers)) == (other.text, other.sizes, len(other.pointers))
-            if not same:
+            if len(one.pointers) != len(other.pointers) or form(one) != form(other):
                 raise NotEqual(f"kernels differ: {one.label} and {other.label}")
             for first, second in zip(one.pointers, other.pointers, strict=True):
                 self.pair(first, second)
@@ -310,10 +309,17 @@ class _Names:
                 )
                 continue
             number, names = owner[where], {self.number.get(name) for name in _names(small[where])}
+            if number is not None and where in self.program.channels_last:
+                raise NotEqual("an instance returns an image channels-last")
             if number in (None, LAST) and not names <= {None, 0, LAST}:
                 raise NotEqual("an output is what an instance in the middle made")
             result.append(small[where])
         return result
+
+
+def form(kernel: KernelText) -> KernelText:
+    """All of a kernel but what it is called and whose memory it works on."""
+    return replace(kernel, pointers=(), label="")
 
 
 def _names(value: Any) -> list[str]:
@@ -373,6 +379,7 @@ def _written(
     names.made.plan.groups[:] = groups
     names.made.choices.update(choices)
     program.outputs[:] = outputs
+    program.channels_last = {at for at, one in enumerate(names.cut.returned) if one in program.channels_last}
     program.output_names = {name for item in outputs for name in _names(item)}
     return kernels
 

@@ -7,6 +7,7 @@ result's element of the same point is stored to, and both have elements of one s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -65,10 +66,10 @@ def _alike(program: Program, other: str, name: str) -> bool:
     return same and a.storage == other and a.kind is not BufferKind.INPUT
 
 
-def owned_results(program: Program) -> set[str]:
+def owned_results(program: Program, calls: Iterable[ExternNode]) -> set[str]:
     """Buffers whose memory this graph alone knows: its own, and fresh results of operators."""
     found = {name for name, buffer in program.buffers.items() if buffer.kind is BufferKind.TEMP}
-    for node in program.nodes:
-        if isinstance(node, ExternNode) and node.target in FRESH_RESULTS:
-            found.update(name for name in node.writes)
+    for call in calls:
+        if call.target in FRESH_RESULTS:
+            found.update(call.writes)
     return found

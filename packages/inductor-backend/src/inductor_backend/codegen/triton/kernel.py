@@ -59,7 +59,8 @@ class TritonKernel:
     """text: the function, with `@NAME@` for its name. pointers: storages, in argument order; types: their element
     types. sizes: the int64 arguments that follow. grid: number of programs, (numel, block) of each axis. constants:
     block sizes. warps: of one program. label: for the name. looped: a point may be computed more than once. stages:
-    passes of a loop whose loads are under way at once."""
+    passes of a loop whose loads are under way at once. reusable: (pointer that is written, those that are only read, at
+    the same points), by their numbers."""
 
     text: str
     pointers: tuple[str, ...]
@@ -71,6 +72,7 @@ class TritonKernel:
     label: str
     looped: bool = False
     stages: int = 1
+    reusable: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 class TritonKernelWriter:
