@@ -169,3 +169,90 @@ def test_nan_behind_a_number_and_quotients_that_are_nearly_whole():
     fast = tracer_core.compile(program, backend="onnxrt")
     for ours, expected in zip(fast(x), program(x), strict=True):
         torch.testing.assert_close(ours, expected, equal_nan=True)
+
+
+def models_of(monkeypatch):
+    """Every exported model from now on, as ONNX's own objects."""
+    import onnx
+
+    from onnxrt_backend import plugin, session
+
+    made = []
+    real = session.session
+
+    def spy(model, *rest):
+        made.append(onnx.load_from_string(model))
+        return real(model, *rest)
+
+    assert plugin.NAME == "onnxrt"
+    monkeypatch.setattr(session, "session", spy)
+    return made
+
+
+def test_attention_is_what_onnx_runtime_fuses(monkeypatch):
+    """No operator that it knows only as a function, no list of parts."""
+    made = models_of(monkeypatch)
+
+    def program(x, y):
+        q, k, v = (part.view(2, 5, 2, 4).transpose(1, 2) for part in x.split(8, dim=-1))
+        a, b, c = y.view(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+        both = F.scaled_dot_product_attention(q, k, v) + F.scaled_dot_product_attention(a, b, c)
+        first, rest = y.split([4, 20], dim=2)
+        return F.gelu(both), F.gelu(first, approximate="tanh"), rest * 2, *[one + 1 for one in x.chunk(5, 1)]
+
+    inputs = randn(2, 5, 24), randn(2, 5, 24)
+    runner, extra = compiled("onnxrt", program, *inputs)
+    for ours, value in zip(runner([*inputs, *extra]), program(*inputs), strict=True):
+        torch.testing.assert_close(ours, value)
+    assert fallback_of(runner) is None
+    kinds = [node.op_type for node in made[0].graph.node]
+    assert not {"CastLike", "SplitToSequence", "SequenceAt", "aten_getitem"} & set(kinds), kinds
+    assert kinds.count("Gelu") == 2 and kinds.count("Split") == 3 and kinds.count("Squeeze") >= 3
+
+
+def test_parts_of_a_size_known_at_run_time_only():
+    program = lambda x: [part * 2 for part in x.split(3, 1)]  # noqa: E731
+    runner, extra = compiled("onnxrt", program, randn(4, 6), dynamic=True)
+    for rows in (4, 2, 7):
+        x = randn(rows, 6)
+        for ours, expected in zip(runner([x, *extra]), program(x), strict=True):
+            torch.testing.assert_close(ours, expected)
+
+
+def test_operators_whose_meaning_depends_on_the_version_of_onnx():
+    """GELU makes the model one of version 20, in which the modes of grid_sample have other names."""
+    image, grid = randn(1, 3, 6, 8), torch.rand(1, 4, 4, 2) * 2 - 1
+
+    def program(image, grid):
+        sampled = [F.grid_sample(image, grid, mode=mode, align_corners=True) for mode in ("bilinear", "nearest", "bicubic")]
+        pooled = F.avg_pool2d(image, 3, 2, 1, ceil_mode=True)
+        return [*sampled, F.gelu(image), pooled, F.interpolate(image, scale_factor=2, mode="bilinear")]
+
+    runner, extra = compiled("onnxrt", program, image, grid)
+    assert fallback_of(runner) is None
+    for ours, expected in zip(runner([image, grid, *extra]), program(image, grid), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_booleans_and_whole_numbers_are_summed_on_the_engine():
+    program = lambda x: ((x > 0).cumsum(-1), (x > 0).sum(1), (x > 0).prod(0), x.sum(1, dtype=torch.float64), x.int().sum())  # noqa: E731
+    runner, extra = compiled("onnxrt", program, randn(4, 6))
+    assert fallback_of(runner) is None
+    x = randn(4, 6)
+    for ours, expected in zip(runner([x, *extra]), program(x), strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_idle_threads_of_a_session_leave_the_cores_to_others():
+    """ONNX Runtime's threads wait 20 ms at full speed after every call, unless they are told otherwise."""
+    import time
+
+    weight = randn(512, 512)
+    runner, extra = compiled("onnxrt", lambda x: x @ weight @ weight, randn(256, 512), intra_op_threads=2)
+    spent = []
+    for _ in range(6):
+        runner([randn(256, 512), *extra])
+        start = time.process_time()
+        time.sleep(0.1)
+        spent.append(time.process_time() - start)
+    assert min(spent) < 0.004, spent

@@ -1,8 +1,8 @@
 """Type promotion made explicit: operators of engines want arguments of one dtype, ATen's promote.
 
 In: an fx graph of ATen operators with values. Out: the same graph with ``aten._to_copy`` nodes before
-pointwise operators whose arguments have another dtype than the operator computes in. What always holds: the
-dtype of every value that was there stays.
+pointwise operators, sums and products whose arguments have another dtype than the operator computes in. What always
+holds: the dtype of every value that was there stays.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ OWN_DTYPES = frozenset({
     aten.logical_not, aten.logical_and, aten.logical_or, aten.logical_xor, aten.fill, aten.bernoulli,
 })  # fmt: skip
 
+#: Operators along a dimension that compute in their result's dtype: booleans are summed as int64.
+ACCUMULATIONS = frozenset({aten.sum, aten.prod, aten.cumsum, aten.cumprod})
+
 
 def promote(graph: torch.fx.Graph) -> None:
     """Adds the casts, in place."""
@@ -35,11 +38,14 @@ def promote(graph: torch.fx.Graph) -> None:
 
 
 def common_dtype(node: torch.fx.Node) -> torch.dtype | None:
-    """The dtype in which a pointwise operator computes, or None if its arguments are to be left alone."""
+    """The dtype in which an operator computes, or None if its arguments are to be left alone."""
     target: Any = node.target
+    packet = getattr(target, "overloadpacket", None)
+    if packet in ACCUMULATIONS:
+        made: torch.dtype = node.meta["val"].dtype
+        return made
     if node.op != "call_function" or torch.Tag.pointwise not in getattr(target, "tags", ()):
         return None
-    packet = target.overloadpacket
     if packet in OWN_DTYPES or not isinstance(node.meta["val"], torch.Tensor):
         return None
     if packet not in COMPARISONS:

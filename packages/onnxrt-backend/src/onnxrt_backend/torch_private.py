@@ -16,13 +16,16 @@ from typing import Any
 
 import torch
 
+#: The version of ONNX's operators that models use: torch.onnx.export's own; from 20 on GELU is one of them.
+OPSET = 20
+
 
 @functools.cache
 def registry() -> Any:
     """torch.onnx's table from ATen operators to ONNX functions (made once: it takes 0.6 s)."""
     from torch.onnx._internal.exporter import _registration
 
-    return _registration.ONNXRegistry.from_torchlib()
+    return _registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
 
 
 def has_translation(target: Any) -> bool:
@@ -42,7 +45,10 @@ def translate(graph: torch.fx.Graph, name: str) -> bytes:
     placeholders that are read, its outputs the tensors of the output node, under the nodes' names."""
     import onnx_ir as ir
     from onnx_ir.passes import common
+    from onnxscript import version_converter
     from torch.onnx._internal.exporter import _constants, _core, _ir_passes
+
+    from onnxrt_backend.plain import make_plain
 
     model = ir.Model(
         graph=ir.Graph([], [], nodes=[], name=name),
@@ -57,6 +63,8 @@ def translate(graph: torch.fx.Graph, name: str) -> bytes:
             graph, model, graph_like=model.graph, owned_graphs={}, lower="at_conversion", registry=registry()
         )
     _ir_passes.add_opset_imports(model)
+    version_converter.convert_version(model, OPSET)
+    make_plain(model)
     # ONNX Runtime lays out pools in blocks, and fuses what is round them, only where nothing but the maxima is made.
     common.RemoveUnusedNodesPass()(model)
     return bytes(ir.to_proto(model).SerializeToString())

@@ -1,0 +1,119 @@
+"""What the exporter writes in a roundabout way, made plain: what ONNX Runtime folds, fuses and runs without copies of lists.
+
+In: an `onnx_ir.Model` as the exporter makes it. Out: the same model with ``Cast`` where ``CastLike`` stood and the dtype is
+known, and with ``Split`` where a list of parts was made of which parts are taken. What always holds: values, dtypes and the
+names of what stays are as they were; what is not known at compile time is left alone. Why: ONNX Runtime knows ``CastLike``
+only as a function, which it opens up after it has folded constants, so that scales of attention, bounds of ranges and masks
+would be computed in every call, and the patterns that it looks for (a scaled product of matrices) would not be there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Operators whose result has their first input's dtype.
+KEEPS_DTYPE = frozenset({
+    "Abs", "Add", "Ceil", "Clip", "Concat", "Div", "Exp", "Expand", "Flatten", "Floor", "Gather", "Identity", "Log", "MatMul",
+    "Max", "Min", "Mul", "Neg", "Reciprocal", "Reshape", "Sigmoid", "Slice", "Softmax", "Sqrt", "Squeeze", "Sub", "Tanh",
+    "Transpose", "Unsqueeze",
+})  # fmt: skip
+
+
+def make_plain(model: Any) -> None:
+    """Changes the model in place."""
+    for node in list(model.graph.all_nodes()):
+        if node.op_type == "CastLike":
+            _cast(node)
+        elif node.op_type == "SplitToSequence":
+            _split(node)
+
+
+def _cast(node: Any) -> None:
+    """CastLike: Cast, where the dtype is known."""
+    import onnx_ir as ir
+
+    value, like = node.inputs
+    dtype = _dtype(like)
+    if dtype is not None:
+        _replace(node, [ir.node("Cast", [value], attributes={"to": dtype})])
+
+
+def _dtype(value: Any) -> Any:
+    """The dtype of a value, or None where nothing says it: the exporter notes those of the graph's own values only."""
+    import onnx_ir as ir
+
+    while value.dtype is None:
+        constant = ir.convenience.get_const_tensor(value)
+        if constant is not None:
+            return constant.dtype
+        maker = value.producer()
+        if maker is None or maker.domain or maker.op_type not in KEEPS_DTYPE or maker.inputs[0] is None:
+            return None
+        value = maker.inputs[0]
+    return value.dtype
+
+
+def _split(node: Any) -> None:
+    """SplitToSequence: Split, where all its parts are taken by number and their sizes are known."""
+    import onnx_ir as ir
+
+    uses = [one for one, _ in node.outputs[0].uses()]
+    takers = {one: number for one in uses if (number := _taken(one)) is not None}
+    sizes = _sizes(node)
+    if sizes is None or len(takers) < len(uses) or node.outputs[0].is_graph_output():
+        return
+    axis, parts = _axis(node), len(sizes)
+    made = [ir.node("Constant", [], attributes={"value": ir.tensor(sizes, dtype=ir.DataType.INT64)})]
+    made.append(ir.node("Split", [node.inputs[0], made[0].outputs[0]], attributes={"axis": axis}, num_outputs=parts))
+    squeezed = "keepdims" in node.attributes and len(node.inputs) == 1 and not node.attributes["keepdims"].as_int()
+    if squeezed:
+        made.append(ir.node("Constant", [], attributes={"value": ir.tensor([axis], dtype=ir.DataType.INT64)}))
+    node.graph.insert_before(node, made)
+    split = made[1]
+    for taker, number in takers.items():
+        if squeezed:
+            _replace(taker, [ir.node("Squeeze", [split.outputs[number], made[2].outputs[0]])])
+        else:
+            ir.convenience.replace_all_uses_with(taker.outputs[0], split.outputs[number], replace_graph_outputs=True)
+            taker.graph.remove(taker, safe=True)
+    node.graph.remove(node, safe=True)
+
+
+def _taken(node: Any) -> int | None:
+    """Which part of a list a node takes; None if it does something else, or nobody knows which."""
+    import onnx_ir as ir
+
+    if node.op_type not in ("SequenceAt", "aten_getitem"):
+        return None
+    number = ir.convenience.get_const_tensor(node.inputs[1])
+    return None if number is None else int(number.numpy())
+
+
+def _axis(node: Any) -> int:
+    return node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+
+
+def _sizes(node: Any) -> list[int] | None:
+    """How long the parts of a SplitToSequence are, or None where that is not known at compile time."""
+    import onnx_ir as ir
+
+    value = node.inputs[0]
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        given = ir.convenience.get_const_tensor(node.inputs[1])
+        if given is None:
+            return None
+        if given.shape.rank() == 1:
+            return [int(one) for one in given.numpy()]
+        step = int(given.numpy())
+    else:
+        step = 1
+    length = None if value.shape is None else value.shape[_axis(node)]
+    if not isinstance(length, int) or step < 1:
+        return None
+    return [min(step, length - start) for start in range(0, length, step)]
+
+
+def _replace(node: Any, made: list[Any]) -> None:
+    import onnx_ir as ir
+
+    ir.convenience.replace_nodes_and_values(node.graph, node, [node], made, list(node.outputs), list(made[-1].outputs))
