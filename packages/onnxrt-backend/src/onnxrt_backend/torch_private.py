@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from onnxrt_backend.plain import make_plain
+
 #: The version of ONNX's operators that models use: torch.onnx.export's own; from 20 on GELU is one of them.
 OPSET = 20
 
@@ -47,8 +49,6 @@ def translate(graph: torch.fx.Graph, name: str) -> bytes:
     from onnx_ir.passes import common
     from onnxscript import version_converter
     from torch.onnx._internal.exporter import _constants, _core, _ir_passes
-
-    from onnxrt_backend.plain import make_plain
 
     model = ir.Model(
         graph=ir.Graph([], [], nodes=[], name=name),
