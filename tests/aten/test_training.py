@@ -54,17 +54,19 @@ def step(function: Callable[..., Any], module: nn.Module, inputs: Any, loss_of: 
     return [loss.detach(), gradients, [b.clone() for b in module.buffers()], torch.get_rng_state()]
 
 
-def same(left: Any, right: Any) -> None:
-    """Bit-equal, with equal strides."""
+def same(left: Any, right: Any, rounding: float = 0.0) -> None:
+    """Bit-equal, or within this relative rounding; with equal strides."""
     if isinstance(left, list):
         assert len(left) == len(right)
         for one, other in zip(left, right, strict=True):
-            same(one, other)
+            same(one, other, rounding)
     elif left is None:
         assert right is None
     else:
         assert right is not None
-        torch.testing.assert_close(right, left, rtol=0, atol=0, equal_nan=True, check_stride=True)
+        torch.testing.assert_close(
+            right, left, rtol=rounding, atol=rounding, equal_nan=True, check_stride=True
+        )
 
 
 def train(
@@ -73,6 +75,7 @@ def train(
     loss: Loss = first_tensor,
     steps: int = 3,
     call: Callable[[Any, Any], Any] | None = None,
+    rounding: float = 0.0,
     **options: Any,
 ) -> None:
     """Trains a module and its compiled twin with SGD and compares everything at each step."""
@@ -87,7 +90,7 @@ def train(
         for function, one in runs:
             run = function if call is None else (lambda *args, function=function: call(function, args))
             results.append(step(run, one, inputs, loss, number))
-        same(*results)
+        same(*results, rounding)
         for optimizer in optimizers:
             optimizer.step()
 
@@ -271,6 +274,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Loss]] = {
     "zero elements": (lambda m, x: (x * m.w)[:0], lambda y: y.sum()),
     "random numbers": (lambda m, x: F.dropout(x * m.w, 0.5) + torch.rand(4) * m.v, lambda y: y.sum()),
 }
+#: Eager looks at the values of a cumprod before it chooses a formula for the gradient; torch 2.11 has another one for what
+#: cannot be looked at. Three steps of training multiply the difference, which is one rounding at first.
+ROUNDING = {"cumulative": 2e-6}
 
 
 def _written(y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -292,7 +298,7 @@ def test_functions_train_as_in_eager(name, input_too, fallbacks):
     torch.manual_seed(2)
     module = Calls(function, w=parameter(4), v=parameter(4))
     module.register_buffer("seen", torch.ones(()))
-    train(module, X.clone().requires_grad_(input_too), loss=loss)
+    train(module, X.clone().requires_grad_(input_too), loss=loss, rounding=ROUNDING.get(name, 0.0))
     assert not fallbacks
 
 

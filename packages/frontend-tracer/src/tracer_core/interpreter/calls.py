@@ -12,6 +12,7 @@ import builtins
 import collections
 import enum
 import types
+import typing
 from collections.abc import Set
 from typing import Any
 
@@ -323,7 +324,8 @@ class Calls(Items):
                 return row.handler(self, args, kwargs)
             except TypeError as error:
                 # Words for a misfit are the function's own; where the program raised it, they are the program's.
-                plain = _raised_beside(error, row.handler) or function in _SAYS_AS_OPERATORS
+                said = function in _SAYS_AS_OPERATORS or unbound(function) in _SAYS_AS_OPERATORS
+                plain = said or _raised_beside(error, row.handler)
                 if id(error) not in self.raised and not plain:
                     name = getattr(function, "__qualname__", function)
                     self.break_graph("native_python", f"{name}() refuses its arguments")
@@ -500,10 +502,12 @@ def _answers_any_name(cls: type) -> bool:
     return False
 
 
-#: Functions that refuse an argument in the words of the operation that they stand for (iteration, hashing, ...).
+#: Functions that refuse an argument in the words of the operation that they stand for (iteration, hashing, ...), or in
+#: those of the Python function behind them.
 _SAYS_AS_OPERATORS = frozenset(
     {iter, next, list, tuple, set, frozenset, str, repr, hash, len, sorted, sum, min, max, any, all, zip, map, filter,
-     type, type.__new__, builtins.__build_class__, dict.get, dict.__getitem__, dict.setdefault, dict.pop, dict.__contains__}
+     type, type.__new__, builtins.__build_class__, dict.get, dict.__getitem__, dict.setdefault, dict.pop, dict.__contains__,
+     typing.Generic.__dict__["__init_subclass__"]}
 )  # fmt: skip
 #: How Python says that a handler took an argument that is not there.
 _MISSING = ("list index out of range", "not enough values to unpack", "too many values to unpack")

@@ -150,7 +150,7 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
         _filled: (
             aten.uniform.default, aten.exponential.default, aten.geometric.default, aten.cauchy.default,
             aten.log_normal.default, aten.normal_functional.default, aten.bernoulli.p, aten.random.default,
-            getattr(aten.random, "from"), aten.random.to,
+            getattr(aten.random, "from"), aten.random.to, aten.zero.default,
         ),
         _half_spectrum: (aten._fft_r2c.default,),
         _spectrum: (aten._fft_c2c.default,),
@@ -167,13 +167,17 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
     }.items()
     for operator in operators
 }  # fmt: skip
+#: Operators that copy their argument on every device, and then write to the copy (fakes of torch 2.11 say contiguous).
+_OF_ALL_DEVICES = frozenset({aten.zero.default})
 
 
 def laid_out(func: Any, args: tuple[Any, ...], result: Any) -> Any:
     """The result as the kernel lays it out."""
     rule = LAYOUTS.get(func)
+    if rule is None:
+        return result  # which may be a list without tensors: unbind of no rows
     first = result[0] if isinstance(result, (tuple, list)) else result
-    if rule is None or not isinstance(first, torch.Tensor) or first.device.type != "cpu":
+    if not isinstance(first, torch.Tensor) or not (first.device.type == "cpu" or func in _OF_ALL_DEVICES):
         return result
     with torch_private.no_python_dispatch(), torch.no_grad():
         try:

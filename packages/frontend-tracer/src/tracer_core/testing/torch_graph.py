@@ -20,6 +20,7 @@ from tracer_core import torch_private
 from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, size_origins
 from tracer_core.captured import CapturedGraph
 from tracer_core.plugin_api import InputSpec, Role
+from tracer_core.recorder.fake import Fakes
 
 
 class _Recorder(TorchFunctionMode):
@@ -117,9 +118,7 @@ def torch_graph(
 ) -> CapturedGraph:
     """The graph of ``fn(*inputs)``, which returns a tensor or a flat tuple. dynamic: every dimension of the
     inputs that is not 0 or 1 is symbolic; module parameters stay static."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    mode = torch_private.fake_tensor_mode(ShapeEnv() if dynamic else None)
+    mode = Fakes(symbolic=dynamic).mode  # lays results out as the kernels do
     recorder = _Recorder(mode)
     fakes = []
     for index, real in enumerate(inputs):
