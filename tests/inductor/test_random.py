@@ -27,6 +27,7 @@ PROGRAMS = {
     "like": (lambda x: torch.rand_like(x) + torch.randn_like(x) + torch.randint_like(x, 7), X),
     "double": (lambda x: torch.rand(6, 8, dtype=torch.float64) + x, X),
     "bernoulli": (lambda p: torch.bernoulli(p) + p.bernoulli(0.3), P),
+    "bernoulli of a transposed": (lambda p: torch.bernoulli(p.t(), 0.3), P),
     "in place": (lambda x: torch.empty_like(x).uniform_(-1, 2) + x.clone().normal_(1, 2), X),
     "in place, others": (lambda p: p.clone().bernoulli_(0.3) + p.clone().exponential_(2.0), P),
     "in place, with gaps": (lambda p: torch.cat([p.clone()[:, ::2].uniform_(), p.new_empty(6, 16)[:, ::4].exponential_()], 1), P),

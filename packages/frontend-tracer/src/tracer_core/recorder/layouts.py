@@ -149,7 +149,7 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
         _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
         _filled: (
             aten.uniform.default, aten.exponential.default, aten.geometric.default, aten.cauchy.default,
-            aten.log_normal.default, aten.normal_functional.default, aten.bernoulli.p, aten.random.default,
+            aten.log_normal.default, aten.normal_functional.default, aten.random.default,
             getattr(aten.random, "from"), aten.random.to, aten.zero.default,
         ),
         _half_spectrum: (aten._fft_r2c.default,),
