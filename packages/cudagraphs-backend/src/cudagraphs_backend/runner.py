@@ -100,10 +100,10 @@ class GraphedRunner:
         self._run, self._spec, self._state, self._options = run, spec, state, options
         self._run_placed = run_placed
         self._device, self._lock = state.device, state.lock
-        self._tensors = tuple(
-            node_index
-            for node_index, node in enumerate(graph.graph.find_nodes(op="placeholder"))
-            if isinstance(node.meta.get("val"), torch.Tensor)
+        placeholders = list(graph.graph.find_nodes(op="placeholder"))
+        self._tensors = (
+            *(i for i, node in enumerate(placeholders) if isinstance(node.meta.get("val"), torch.Tensor)),
+            *range(len(placeholders), len(spec.inputs)),  # what the runner is given beside the graph's inputs
         )
         #: Inputs whose addresses are expected to last: a new address is a new recording, not a copy.
         self._lasting = frozenset(

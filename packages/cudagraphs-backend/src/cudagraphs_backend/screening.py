@@ -71,17 +71,20 @@ def whole_graph(graph: torch.fx.Graph) -> str | None:
             reason = supports(node)
             if reason is not None:
                 return f"{node.target}: {reason}"
-        elif node.op == "placeholder" and any(not states.records(v.device.type) for v in _tensors((node,))):
+        elif node.op == "placeholder" and node.users and any(not states.records(v.device.type) for v in _tensors((node,))):
             return f"input {node.name} is a {node.meta['val'].device.type} tensor"
-    devices = {value.device for node in graph.nodes for value in _tensors((node,))}
+    read = [node for node in graph.nodes if node.op != "placeholder" or node.users]
+    devices = {value.device for value in _tensors(read)}
     if len(devices) > 1:
         return f"it works on several devices: {', '.join(sorted(map(str, devices)))}"
     return None
 
 
 def device_of(graph: torch.fx.Graph) -> torch.device | None:
-    """The device that the graph works on; None where it has no tensors."""
+    """The device that the graph works on: that of the first tensor that is read or made; None where there is none."""
     for node in graph.nodes:
+        if node.op == "placeholder" and not node.users:
+            continue
         for value in _tensors((node,)):
             return value.device  # type: ignore[no-any-return]
     return None

@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from cudagraphs_backend import placement, runner, screening
+from cudagraphs_backend.numbers import Numbers, WithNumbers
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.runner import GraphedRunner, Row
 from cudagraphs_backend.state import states
-from tracer_core.plugin_api import CompileSpec, Runner, logger, stage
+from tracer_core.plugin_api import CompileSpec, InputSpec, Role, Runner, logger, stage
 
 #: Graphs that are not recorded at all, with reasons; the last ones.
 _refused: deque[Row] = deque(maxlen=256)
@@ -29,10 +30,12 @@ def wrap(
     options: CudaGraphsOptions | None = None,
     *,
     run_placed: Runner | None = None,
+    numbers: Numbers | None = None,
 ) -> Runner:
     """`run`, replayed from recordings on CUDA devices. options: None takes them from `spec.options` where those are
     this backend's, and the fields of the same name where they are another's. run_placed: does the same, calling
-    `placement.to_results` before it allocates memory that its results live in, and `to_scratch` after that."""
+    `placement.to_results` before it allocates memory that its results live in, and `to_scratch` after that. numbers: `run`
+    takes one more input, a tensor of the floats that a call brings, and reads these nowhere else."""
     device = screening.device_of(graph.graph)
     reason = "it has no tensors" if device is None else screening.whole_graph(graph.graph)
     state = None if device is None or reason is not None else states.of(device)
@@ -44,7 +47,12 @@ def wrap(
         )
         logger().info("%s, cudagraphs: runs without a recording: %s", spec.name, reason)
         return run
-    return GraphedRunner(run, graph, spec, state, options or _options(spec.options), run_placed)
+    options = options or _options(spec.options)
+    if numbers is None:
+        return GraphedRunner(run, graph, spec, state, options, run_placed)
+    given = InputSpec("numbers", Role.BUFFER, "numbers", stable_address=True)
+    spec = dataclasses.replace(spec, inputs=(*spec.inputs, given))
+    return WithNumbers(GraphedRunner(run, graph, spec, state, options, run_placed), state, numbers)
 
 
 def _options(given: Any) -> CudaGraphsOptions:

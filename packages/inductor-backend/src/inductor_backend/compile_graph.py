@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend import early_builds, gpu_products, gpu_stages
+from inductor_backend import early_builds, gpu_products, gpu_stages, host_side
 from inductor_backend.codegen.cpp.kernel import KernelText, KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
@@ -376,6 +376,9 @@ def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
 
 def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """Compiles one functional ATen graph. Raises BackendError; VerifyError where a stage broke its rules."""
+    cut = host_side.split(gm, spec)
+    if cut is not None:
+        return cut.whole(compile_graph(cut.graph, cut.spec))
     triton = target_of(gm.graph).triton
     if spec.constants:
         if triton:

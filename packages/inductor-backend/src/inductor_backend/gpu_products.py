@@ -296,13 +296,18 @@ class BySettings:
         self.launches = launches_of(runner)
         self._runners = {_settings(): runner}
         self._compile = compile_again
+        if hasattr(runner, "with_numbers"):  # the same numbers in the same order, whatever the settings
+            self.with_numbers = runner.with_numbers[0], lambda inputs: self._runner().with_numbers[1](inputs)
 
     def __call__(self, inputs: list[Any]) -> Any:
+        return self._runner()(inputs)
+
+    def _runner(self) -> Any:
         settings = _settings()
         runner = self._runners.get(settings)
         if runner is None:
             runner = self._runners[settings] = self._compile()
-        return runner(inputs)
+        return runner
 
 
 def _settings() -> tuple[bool, bool, bool]:

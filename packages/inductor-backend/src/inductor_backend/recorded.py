@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from inductor_backend.options import InductorOptions
+from inductor_backend.runtime.numbers import on_host
 from tracer_core.plugin_api import BackendNotFoundError, CompileSpec, Runner, get_backend, logger, resolve
 
 #: Modes in which graphs are recorded, whatever it brings.
@@ -37,9 +38,19 @@ def recorded(runner: Runner, gm: torch.fx.GraphModule, spec: CompileSpec) -> Run
         if asked:
             logger().warning("%s: mode %r runs without CUDA graphs: %s", spec.name, spec.mode, reason)
         return runner
+    with_numbers = getattr(runner, "with_numbers", None)
+    options = None if asked else _unasked(spec)
+    if with_numbers is None:
+        wrapped: Runner = wrap(runner, gm, spec, options)
+    else:
+        numbers_of, call_with = with_numbers
+        pinned = spec.device.type == "cuda"
+        wrapped = wrap(
+            call_with, gm, spec, options, numbers=lambda inputs: on_host(numbers_of(inputs), pinned)
+        )
+        wrapped = runner if wrapped is call_with else wrapped
     if asked:
-        return wrap(runner, gm, spec)  # type: ignore[no-any-return]
-    wrapped: Runner = wrap(runner, gm, spec, _unasked(spec))
+        return wrapped
     if wrapped is not runner and hasattr(runner, "artifact"):  # can be stored; what is restored runs plainly
         wrapped.artifact = runner.artifact  # type: ignore[attr-defined]
     return wrapped

@@ -16,6 +16,7 @@ import torch
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
 from inductor_backend.codegen.cpp.expressions import MEMORY_TYPES
 from inductor_backend.externs.fallbacks import FALLBACKS
+from inductor_backend.host_side import host_side
 from inductor_backend.lowering.registry import LOWERINGS, aten
 from inductor_backend.target import main_device
 
@@ -71,6 +72,8 @@ def _elsewhere(node: torch.fx.Node) -> str | None:
         _MAIN_DEVICES[graph] = main_device(graph)
     main = _MAIN_DEVICES[graph]
     if main.type == "cpu" or node.target is getitem or node.target is aten._to_copy.default:
+        return None
+    if node in host_side(graph):
         return None
     value = node.meta.get("val")
     made = [

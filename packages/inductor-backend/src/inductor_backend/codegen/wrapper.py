@@ -257,24 +257,18 @@ class Wrapper:
     def _uses_arena(self) -> bool:
         return bool(self.plan.offsets)
 
-    def _call(self, out: CodeWriter) -> None:
+    def _call(self, out: CodeWriter, name: str = "call", more: Sequence[str] = ()) -> None:
+        """more: what the function is given beside the inputs."""
         out.line()
-        with out.block_python("def call(args):"):
+        with out.block_python(f"def {name}(args):"):
             if self.expects:
                 out.line("global unchecked")
-            inputs = ", ".join(self.program.inputs)
-            if inputs:
-                out.line(f"{inputs}, = args" if len(self.program.inputs) == 1 else f"{inputs} = args")
+            self._take_inputs(out, more)
+            if self.program.inputs or more:
                 out.line("args.clear()")
-            for spec in self.specs:
-                name = self.program.inputs[spec.input_index]
-                out.line(f"{spec.symbol} = {name}" + ("" if spec.dim is None else f".shape[{spec.dim}]"))
-            for name in self.program.constants:
-                out.line(f"{name} = CONSTANTS[{name!r}]")
-            read = {name for node in self.program.nodes for name in node.reads()}
-            for text, name in self.program.numbers.items():
-                if name in read:
-                    out.line(f"{name} = {self._number(text)}")
+            for constant in self.program.constants:
+                out.line(f"{constant} = CONSTANTS[{constant!r}]")
+            self._bring_numbers(out)
             self._open_arena(out)
             for line in self.body.lines:
                 out.line(line)
@@ -284,9 +278,21 @@ class Wrapper:
             results = ", ".join(self._output(item) for item in self.program.outputs)
             out.line(f"return [{results}]")
 
-    def _number(self, text: str) -> str:
-        """The tensor of a float that the call brings."""
-        return f"torch.scalar_tensor({text}, dtype=torch.float64)"
+    def _take_inputs(self, out: CodeWriter, more: Sequence[str] = ()) -> None:
+        """Names for the inputs, and for the sizes that they show."""
+        inputs = [*self.program.inputs, *more]
+        if inputs:
+            out.line(f"{inputs[0]}, = args" if len(inputs) == 1 else f"{', '.join(inputs)} = args")
+        for spec in self.specs:
+            name = self.program.inputs[spec.input_index]
+            out.line(f"{spec.symbol} = {name}" + ("" if spec.dim is None else f".shape[{spec.dim}]"))
+
+    def _bring_numbers(self, out: CodeWriter) -> None:
+        """A tensor for each float that the call brings."""
+        read = {name for node in self.program.nodes for name in node.reads()}
+        for text, name in self.program.numbers.items():
+            if name in read:
+                out.line(f"{name} = torch.scalar_tensor({text}, dtype=torch.float64)")
 
     def _close_arena(self, out: CodeWriter) -> None:
         if self._uses_arena() and self.static_arena:

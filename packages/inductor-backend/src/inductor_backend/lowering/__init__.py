@@ -6,6 +6,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     conv_pool,
     creation,
     dropout,
+    foreach,
     indexing,
     losses,
     matmul,

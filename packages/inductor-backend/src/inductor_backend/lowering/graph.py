@@ -82,6 +82,7 @@ class GraphLowering:
         if self.target.triton and not getattr(spec.options, "fallback_random", False):
             self.ctx.draws = sum(map(is_drawn_by_kernels, gm.graph.nodes))
         self.env: dict[torch.fx.Node, Any] = {}
+        self.views: dict[str, list[torch.fx.Node]] = {}  # buffer -> the nodes that were lowered to views of it
         self.mutated: set[str] = set()
         self.instances: dict[str, int] = {}  # buffer -> the instance of a cut graph (`regions.cut`) that it was made for
         self.in_place = in_place_writes(gm.graph)
@@ -108,6 +109,8 @@ class GraphLowering:
             try:
                 step(node)
                 self.note_instance(node, made)
+                if isinstance(value := self.env.get(node), Ref):
+                    self.views.setdefault(value.buffer.name, []).append(node)
             except BackendError:
                 raise
             except Exception as error:
@@ -285,7 +288,8 @@ class GraphLowering:
     def keep_old_values(self, write: torch.fx.Node, buffer: Buffer) -> None:
         """What later nodes read of an input that is written to now (``y = x.clone(); x.add_(1)``: y is a view here) is copied
         before. The input itself, as an output, stays the input."""
-        for node, value in list(self.env.items()):
+        for node in self.views.get(buffer.name, ()):
+            value = self.env[node]
             if not isinstance(value, Ref) or value.buffer is not buffer or node.target is aten.copy_.default:
                 continue
             later = {user for user in node.users if user not in self.env and user is not write}

@@ -105,4 +105,10 @@ def _interpret(described: Sequence[Launch], description: int, stream: int, *slot
         programs = slots[grid.number] if isinstance(grid, slot) else grid
         if programs:
             assert kernel.interpreted is not None
-            kernel.interpreted[(programs,)](*(slots[source] for source, _ in parameters), **kernel.constants)
+            given = (_at(slots[source], offset) for source, offset in parameters)
+            kernel.interpreted[(programs,)](*given, **kernel.constants)
+
+
+def _at(value: Any, offset: int) -> Any:
+    """The tensor from this byte on."""
+    return value.flatten()[offset // value.itemsize :] if offset else value

@@ -40,12 +40,12 @@ class Inliner:
             for buffer in node.reads():
                 self.readers.setdefault(buffer, {})[node.name] = None
         self.program_writers = program.writers()
-        self.mutated = {
-            name
-            for node in self.nodes.values()
-            for name in node.writes
-            if program.buffers[name].kind is BufferKind.INPUT
-        }
+        self.position = {name: place for place, name in enumerate(self.nodes)}
+        self.overwritten: dict[str, int] = {}  # input -> where it is first written to
+        for place, node in enumerate(self.nodes.values()):
+            for name in node.writes:
+                if program.buffers[name].kind is BufferKind.INPUT:
+                    self.overwritten.setdefault(name, place)
 
     def run(self) -> list[tuple[str, str]]:
         """Inlines what it can; returns (node, why it was not inlined)."""
@@ -65,9 +65,10 @@ class Inliner:
         (buffer,) = node.stores[0].buffers
         if self.program.buffers[buffer].kind is BufferKind.INPUT or not self.is_plain(node):
             return "writes a region or an input"
-        if node.reads() & self.mutated:
-            return "reads an input that the graph overwrites"
         readers = [self.nodes[name] for name in self.readers.get(buffer, ())]
+        last = max((self.position[reader.name] for reader in readers), default=0)
+        if any(self.overwritten.get(name, last + 1) <= last for name in node.reads()):
+            return "reads an input that the graph overwrites before the last reader"
         loops = [reader for reader in readers if isinstance(reader, LoopNode)]
         if not loops:
             return "read by operators or the caller only"

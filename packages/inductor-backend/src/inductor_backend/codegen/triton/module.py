@@ -14,6 +14,7 @@ from inductor_backend.codegen.triton.kernel import NAME, TritonKernel
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.index_expr import Expr, simplify
 from inductor_backend.loop_ir.nodes import Program
+from inductor_backend.runtime.numbers import PITCH
 from inductor_backend.runtime.triton_build import Kernel
 
 
@@ -36,14 +37,19 @@ class TritonRun:
         return self.arguments.index(argument)
 
 
+#: What the tensor of the call's numbers is called in generated modules.
+NUMBERS = "numbers"
+
+
 class TritonModule:
-    """Collects kernels and runs. Mutable."""
+    """Collects kernels and runs. places: number of the call -> its byte in the tensor that holds them all. Mutable."""
 
     def __init__(self, program: Program, offset: Callable[[str], Expr | None]) -> None:
         """offset: a storage's byte offset in the arena, None where it is a tensor of its own."""
         self.program, self.offset = program, offset
         self.kernels: dict[TritonKernel, tuple[str, list[str]]] = {}  # without pointers -> (name, comments)
         self.runs: list[TritonRun] = []
+        self.places = {name: PITCH * place for place, name in enumerate(program.numbers.values())}
 
     def kernel(self, kernel: TritonKernel, comments: Sequence[str]) -> str:
         """The name of the kernel of that text."""
@@ -67,6 +73,8 @@ class TritonModule:
 
     def _pointer(self, run: TritonRun, storage: str) -> str:
         offset = self.offset(storage)
+        if storage in self.places:
+            return f"({run.slot(NUMBERS)}, {self.places[storage]})"
         if offset is None:
             return f"({run.slot(storage)}, 0)"
         if isinstance(offset, int):

@@ -8,14 +8,16 @@ an operator reads or returns is a tensor; nothing waits for the device.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from inductor_backend.codegen.triton.module import TritonModule
+from inductor_backend.codegen.triton.module import NUMBERS, TritonModule
 from inductor_backend.codegen.wrapper import Step, Wrapper, size_text, tuple_text
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.externs.table import Choice
-from inductor_backend.loop_ir.nodes import Program
+from inductor_backend.loop_ir.nodes import ExternNode, Program
+from inductor_backend.loop_ir.values import Number
 from inductor_backend.schedule.memory_plan import MemoryPlan
 from tracer_core.plugin_api import SizeSpec
 
@@ -85,8 +87,29 @@ class TritonWrapper(Wrapper):
         self._main(out)
         return out.text()
 
-    def _number(self, text: str) -> str:
-        return f"torch.full((), {text}, dtype=torch.float64, device=device)"
+    def _call(self, out: CodeWriter, name: str = "call", more: Sequence[str] = ()) -> None:
+        """With numbers: `call_with` takes the tensor that holds them as its last argument, so that a recording can read
+        other numbers in each replay; `call.with_numbers` is there where no operator takes a number as it is."""
+        if not self.triton.places:
+            super()._call(out, name, more)
+            return
+        out.line()
+        with out.block_python("def numbers_of(args):"):
+            self._take_inputs(out)
+            out.line(f"return [{', '.join(self.program.numbers)}]")
+        out.line()
+        super()._call(out, "call_with", (*more, NUMBERS))
+        out.line()
+        out.line()
+        with out.block_python("def call(args):"):
+            out.line("args.append(on_device(numbers_of(args), device))")
+            out.line("return call_with(args)")
+        if not any(_takes_numbers(node) for node in self.program.nodes if isinstance(node, ExternNode)):
+            out.line()
+            out.line("call.with_numbers = numbers_of, call_with")
+
+    def _bring_numbers(self, out: CodeWriter) -> None:
+        """They lie in one tensor, which `call_with` is given."""
 
     def _open_arena(self, out: CodeWriter) -> None:
         out.line("stream = current_stream(device)")
@@ -102,6 +125,17 @@ class TritonWrapper(Wrapper):
         return f"{text}.to(device)" if name in self.program.buffers else text
 
 
+def _takes_numbers(node: ExternNode) -> bool:
+    waiting: list[Any] = [*node.args, *node.kwargs.values()]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, (list, tuple)):
+            waiting += value
+        elif isinstance(value, Number):
+            return True
+    return False
+
+
 _IMPORTS = """
 import math
 
@@ -111,5 +145,6 @@ from torch import empty_strided as empty
 
 from inductor_backend.output_support import example_tensor, expect, report
 from inductor_backend.runtime.cuda_launch import current_stream, launches, slot
+from inductor_backend.runtime.numbers import on_device
 from inductor_backend.runtime.triton_build import Kernel, load_kernels
 """

@@ -1,0 +1,88 @@
+"""Operators on lists of tensors: one loop a tensor, so that an optimizer's chain of them is a kernel a parameter.
+
+In: a ``_foreach_`` node. Out: a `Ref` for each tensor of its list. What always holds: each is what the operator of that name
+on one tensor gives; lists that ATen's own kernels do not take as they are (dtypes that differ, tensors in place of
+numbers) stay with ATen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, lower
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Item:
+    """Stands for a graph node while one tensor of its list is lowered."""
+
+    name: str
+    target: Any
+    args: tuple[Any, ...]
+    meta: dict[str, Any]
+
+
+#: Operator on a list -> on one tensor. Arguments that are lists are taken item by item.
+EACH: dict[Any, Any] = {
+    aten._foreach_add.Scalar: aten.add.Tensor, aten._foreach_add.List: aten.add.Tensor,
+    aten._foreach_add.ScalarList: aten.add.Tensor, aten._foreach_add.Tensor: aten.add.Tensor,
+    aten._foreach_sub.Scalar: aten.sub.Tensor, aten._foreach_sub.List: aten.sub.Tensor,
+    aten._foreach_sub.ScalarList: aten.sub.Tensor,
+    aten._foreach_mul.Scalar: aten.mul.Tensor, aten._foreach_mul.List: aten.mul.Tensor,
+    aten._foreach_mul.ScalarList: aten.mul.Tensor, aten._foreach_mul.Tensor: aten.mul.Tensor,
+    aten._foreach_div.Scalar: aten.div.Tensor, aten._foreach_div.List: aten.div.Tensor,
+    aten._foreach_div.ScalarList: aten.div.Tensor, aten._foreach_div.Tensor: aten.div.Tensor,
+    aten._foreach_maximum.List: aten.maximum.default, aten._foreach_minimum.List: aten.minimum.default,
+    aten._foreach_addcdiv.Scalar: aten.addcdiv.default, aten._foreach_addcdiv.ScalarList: aten.addcdiv.default,
+    aten._foreach_addcmul.Scalar: aten.addcmul.default, aten._foreach_addcmul.ScalarList: aten.addcmul.default,
+    aten._foreach_lerp.Scalar: aten.lerp.Scalar, aten._foreach_lerp.List: aten.lerp.Tensor,
+    aten._foreach_sqrt.default: aten.sqrt.default, aten._foreach_rsqrt.default: aten.rsqrt.default,
+    aten._foreach_neg.default: aten.neg.default, aten._foreach_abs.default: aten.abs.default,
+    aten._foreach_reciprocal.default: aten.reciprocal.default, aten._foreach_exp.default: aten.exp.default,
+    aten._foreach_sign.default: aten.sign.default,
+}  # fmt: skip
+
+
+def _of_lists(target: Any) -> Callable[..., Any]:
+    one = EACH[target]
+
+    def lowering(ctx: Lowering, *args: Any, **kwargs: Any) -> Any:
+        node = ctx.node
+        results = node.meta["val"]
+        if not _alike(results, (*node.args, *node.kwargs.values())):
+            return call_fallback(ctx, target, list(args), kwargs)
+        made = []
+        try:
+            for place, fake in enumerate(results):
+                given = tuple(_taken(argument, place) for argument in node.args)
+                meta = {**node.meta, "val": fake}
+                ctx.node = Item(f"{node.name}_{place}", one, given, meta)  # type: ignore[assignment]
+                made.append(LOWERINGS[one](ctx, *(_taken(argument, place) for argument in args), **kwargs))
+        finally:
+            ctx.node = node
+        return made
+
+    return lowering
+
+
+def _taken(argument: Any, place: int) -> Any:
+    return argument[place] if isinstance(argument, (list, tuple)) else argument
+
+
+def _alike(results: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
+    """Whether all tensors that are read and made are of one floating dtype; a single one may be of another."""
+    lists = [list(argument) for argument in args if isinstance(argument, (list, tuple))]
+    values = [item.meta["val"] for items in lists for item in items if isinstance(item, torch.fx.Node)]
+    tensors = [*results, *(value for value in values if isinstance(value, torch.Tensor))]
+    dtypes = {tensor.dtype for tensor in tensors}
+    return len(dtypes) == 1 and next(iter(dtypes)).is_floating_point
+
+
+for _target in EACH:
+    lower(_target)(_of_lists(_target))
+

@@ -1,0 +1,141 @@
+"""CPU tensors in a graph of a CUDA device: their operators run beside it, where they have nothing to do with the device.
+
+The device's side is run by fx on CPU tensors here; with ``-m gpu`` whole training steps run for real.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tracer_core
+from inductor_backend.host_side import host_side, split
+from inductor_backend.supports import supports
+from tracer_core import torch_private
+from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role
+
+aten = torch.ops.aten
+
+
+class Graph:
+    """Builds a graph on fake tensors; nothing runs."""
+
+    def __init__(self):
+        self.graph, self.mode = torch.fx.Graph(), torch_private.fake_tensor_mode(None)
+
+    def input(self, name, *sizes, device="cpu"):
+        node = self.graph.placeholder(name)
+        with self.mode:
+            node.meta["val"] = torch.empty(sizes, device=device)
+        return node
+
+    def call(self, target, *args):
+        node = self.graph.call_function(target, args)
+        values = torch.fx.map_arg(args, lambda one: one.meta["val"])
+        with self.mode:
+            node.meta["val"] = target(*values)
+        return node
+
+    def done(self, outputs, mutations):
+        self.graph.output(tuple(outputs))
+        inputs = [InputSpec(n.name, Role.USER_INPUT, n.name) for n in self.graph.find_nodes(op="placeholder")]
+        values = [one.meta["val"] for one in outputs]
+        described = tuple(OutputSpec(tuple(v.shape), tuple(v.stride()), v.dtype, v.device) for v in values)
+        spec = CompileSpec(
+            "inductor", "counted", tuple(inputs), described, (), mutations, Phase.INFERENCE, None, "default",
+            torch.device("cuda:0"), "",
+        )  # fmt: skip
+        return torch.fx.GraphModule(torch.nn.Module(), self.graph), spec
+
+
+def counted(feeds_the_device=False):
+    """x + 1 on the device, two counters on the host; the second is returned too."""
+    g = Graph()
+    x, first, second = g.input("x", 3, device="cuda:0"), g.input("first"), g.input("second")
+    more = g.call(aten._foreach_add.Scalar, [first, second], 1)
+    items = [g.call(lambda values, k=k: values[k], more, k) for k in range(2)]
+    for k, item in enumerate(items):
+        item.target = __import__("operator").getitem
+    result = g.call(aten.add.Tensor, x, 1)
+    outputs = [result, items[1]]
+    if feeds_the_device:
+        there = g.call(lambda value, device: value.to(device), items[0], "cuda:0")
+        there.target, there.args, there.kwargs = aten._to_copy.default, (items[0],), {"device": torch.device("cuda:0")}
+        outputs.append(g.call(aten.mul.Tensor, result, there))
+    for place, item in ((first, items[0]), (second, items[1])):
+        g.call(aten.copy_.default, place, item)
+    return g.done(outputs, (1, 2))
+
+
+def test_both_sides_give_the_whole():
+    gm, spec = counted()
+    assert all(supports(node) is None for node in gm.graph.nodes if node.op == "call_function")
+    cut = split(gm, spec)
+    assert cut.spec.mutations == () and len(cut.spec.outputs) == 1
+    assert not any(node.meta["val"].device.type == "cpu" for node in cut.graph.graph.nodes
+                   if node.op == "call_function")  # fmt: skip
+    order = []
+
+    def device(inputs):
+        order.append(inputs[1].item())
+        return cut.graph.forward(*inputs)
+
+    run = cut.whole(device)
+    x, first, second = torch.randn(3), torch.tensor(1.0), torch.tensor(5.0)
+    for call in range(1, 3):
+        version = first._version
+        result, counter = run([x, first, second])
+        torch.testing.assert_close(result, x + 1)
+        assert (first.item(), second.item(), counter.item()) == (1.0 + call, 5.0 + call, 5.0 + call)
+        assert counter is not second and counter.data_ptr() != second.data_ptr()
+        assert first._version > version
+    assert order == [1.0, 2.0]  # the device's side is launched before the counters go on
+
+
+def test_what_the_device_reads_stays_with_it():
+    gm, spec = counted(feeds_the_device=True)
+    assert host_side(gm.graph) == frozenset()
+    assert split(gm, spec) is None
+    (node,) = (node for node in gm.graph.nodes if node.target is aten._foreach_add.Scalar)
+    assert "a result on cpu" in supports(node)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "RMSprop", "NAdam"])
+def test_whole_steps_are_recorded(kind):
+    """Counters on the CPU, numbers that change in each step, gradients and states of three recordings."""
+    import copy
+
+    import cudagraphs_backend
+
+    torch.manual_seed(0)
+    theirs = torch.nn.Sequential(
+        torch.nn.Linear(16, 32, bias=False), torch.nn.BatchNorm1d(32), torch.nn.Tanh(), torch.nn.Linear(32, 5)
+    ).cuda()
+    ours = copy.deepcopy(theirs)
+    made = [getattr(torch.optim, kind)(m.parameters(), lr=0.01) for m in (theirs, ours)]
+    schedules = [torch.optim.lr_scheduler.StepLR(one, 2, 0.5) for one in made]
+
+    def step(model, optimizer, x, target):
+        optimizer.zero_grad(True)
+        loss = torch.nn.functional.cross_entropy(model(x), target)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    fast = tracer_core.compile(step, mode="reduce-overhead", fullgraph=True)
+    cudagraphs_backend.reset()
+    for _ in range(8):
+        x, target = torch.randn(24, 16).cuda(), torch.randint(5, (24,)).cuda()
+        losses = step(theirs, made[0], x, target), fast(ours, made[1], x, target)
+        torch.testing.assert_close(losses[1], losses[0], atol=1e-4, rtol=1e-3)
+        for one in schedules:
+            one.step()
+    for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(q, p, atol=1e-3, rtol=1e-2)
+        for key, value in made[0].state[p].items():
+            if torch.is_tensor(value) and key == "step":
+                assert torch.equal(made[1].state[q][key], value)
+    rows = cudagraphs_backend.report()
+    assert sum(row.replays for row in rows) >= 5, rows
