@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 
 import pytest
@@ -80,7 +81,7 @@ def test_results_that_share_memory_are_not_recorded(simulated):
 
 
 def test_what_the_program_sees_is_its_own(world):
-    """Large results and gradients too: they may be dropped while another stream reads them."""
+    """Large results too: they may be dropped while another stream reads them."""
     compiled = world.compile(program, **UNASKED)
     if world.simulated is None:
         pytest.skip("whether a GPU's host sets the pace of this program is not certain")
@@ -107,8 +108,78 @@ def test_training(world):
             net.zero_grad()
             seeded(number, net, x).square().mean().backward()
         agree(model, twin)
-        if world.simulated is not None:
-            held = [p.grad for p in model.parameters()]
-            assert not any(pool.holds(grad) for pool in world.simulated.pools for grad in held)
     if world.simulated is not None:
         assert world.replays >= 8
+        assert _in_a_pool(world, model) == 1  # no copy of them
+
+
+def _in_a_pool(world, model):
+    """The part of the gradients that a recording holds."""
+    held = [p.grad for p in model.parameters()]
+    return sum(any(pool.holds(grad) for pool in world.simulated.pools) for grad in held) / len(held)
+
+
+def _steps(world, model, compiled, twin, numbers, after=lambda grad: None):
+    for number in numbers:
+        x = world.randn(8, 32)
+        for net in (compiled, twin):
+            net.zero_grad()
+            seeded(number, net, x).square().mean().backward()
+        agree(model, twin)
+        after(model.first.weight.grad)
+
+
+def _trained(world):
+    torch.manual_seed(0)
+    model = Net().to(world.device)
+    return model, world.compile(model, **UNASKED), copy.deepcopy(model)
+
+
+def test_gradients_that_are_kept_stay_valid(simulated):
+    nets = _trained(simulated)
+    kept = []
+    _steps(simulated, *nets, range(12), lambda grad: kept.append((grad, grad.clone())))
+    for grad, expected in kept:
+        assert torch.equal(grad, expected)
+
+
+def test_gradients_are_summed_over_several_steps(simulated):
+    model, compiled, twin = _trained(simulated)
+    for number in range(14):
+        x = simulated.randn(8, 32)
+        for net in (compiled, twin):
+            if number % 3 == 0:
+                net.zero_grad()
+            seeded(number, net, x).square().mean().backward()
+        agree(model, twin)
+    assert simulated.replays >= 12
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, torch.no_grad, torch.inference_mode])
+def test_gradients_that_another_stream_reads_are_copied_from_then_on(simulated, mode):
+    """The allocator would know when the other stream is done; a recording does not."""
+    model, compiled, twin = _trained(simulated)
+    _steps(simulated, model, compiled, twin, range(8))
+    assert _in_a_pool(simulated, model) == 1
+    with mode(), pytest.raises(NotImplementedError):  # CPU tensors have no streams
+        model.last.bias.grad.detach().record_stream(torch.Stream(device="cpu"))
+    before = simulated.replays
+    _steps(simulated, model, compiled, twin, range(8))
+    assert _in_a_pool(simulated, model) == 0 and simulated.replays >= before + 8
+
+
+@pytest.mark.parametrize("reason", ["stream", "sent", "collectives"])
+def test_gradients_are_copied_where_their_uses_cannot_be_seen(simulated, monkeypatch, reason):
+    model, compiled, twin = _trained(simulated)
+    _steps(simulated, model, compiled, twin, range(8))
+    monkeypatch.setattr(torch.multiprocessing.reductions, "shared_cache", {(1, 2): "a batch of a loader's worker"})
+    _steps(simulated, model, compiled, twin, range(2))
+    assert _in_a_pool(simulated, model) == 1
+    if reason == "sent":
+        monkeypatch.setattr(torch.multiprocessing.reductions, "shared_cache", {b"a handle of CUDA's": None})
+    if reason == "collectives":
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    if reason == "stream":
+        monkeypatch.setattr(simulated.simulated, "current_stream", lambda: 7)
+    _steps(simulated, model, compiled, twin, range(8))
+    assert _in_a_pool(simulated, model) == 0

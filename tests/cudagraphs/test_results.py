@@ -349,3 +349,19 @@ def test_random_schedules(world):
             held = held[: draw.randrange(1, 10)]
             for ours, eager in held:
                 same(ours, eager)
+
+
+def _by_offset(x):
+    return torch.as_strided(x, (3,), (1,), 5) + 1, torch.as_strided(x * 2, (2, 2), (2, 1)), x.cos()
+
+
+@pytest.mark.parametrize("part", [slice(4, 12), slice(2, 18, 2)], ids=["dense", "gaps"])
+def test_memory_that_is_read_by_its_offset(world, part):
+    """A copy of the input begins elsewhere, and has nothing in its gaps."""
+    compiled = world.compile(_by_offset)
+    kept = []
+    for _ in range(6):
+        kept.append(world.randn(40))
+        x = kept[-1][part]
+        for ours, eager in zip(compiled(x), _by_offset(x), strict=True):
+            same(ours, eager)

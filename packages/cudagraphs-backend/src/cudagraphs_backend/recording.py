@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from cudagraphs_backend import torch_private
+from cudagraphs_backend import lending, torch_private
 from cudagraphs_backend.layout import buffer_like, copy_of, results_of
 from cudagraphs_backend.state import DeviceState
 from tracer_core.plugin_api import Runner
@@ -38,13 +38,15 @@ class Kind(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Plan:
     """copied: inputs that are copied into buffers. direct: inputs that are read where they are. written: inputs that
-    the graph writes to. kinds: one for each output. generators: beside the default one."""
+    the graph writes to. kinds: one for each output. generators: beside the default one. lends: it keeps
+    gradients although nobody asked for it (`lending`)."""
 
     copied: tuple[int, ...]
     direct: tuple[int, ...]
     written: tuple[int, ...]
     kinds: tuple[Kind, ...]
     generators: tuple[torch.Generator, ...] = ()
+    lends: bool = False
 
     @property
     def keeps(self) -> bool:
@@ -66,14 +68,15 @@ class Misplaced(Exception):
 
 class Recording:
     """Mutable. places: `run` says where its results are allocated (`placement`). used: when it was last replayed.
-    closed: thrown away. nbytes: of its memory. place: see `Plan.place`."""
+    closed: thrown away. nbytes: of its memory. place: see `Plan.place`. streamed: a program has told the allocator that
+    another stream reads a kept result: its memory may be in use when nobody owns it any more."""
 
     def __init__(
         self, state: DeviceState, run: Runner, inputs: Sequence[Any], plan: Plan, *, places: bool = False
     ) -> None:
         self.plan = plan
         self.used = next(state.ticks)
-        self.closed = False
+        self.closed = self.streamed = False
         self._state = state
         self._buffers = [buffer_like(inputs[index]) for index in plan.copied]
         given = list(inputs)
@@ -152,6 +155,7 @@ class Recording:
         del storages
         self._keys = [torch_private.storage_key(one) for one in self._storages]
         self._uses, self._references = self._owners()
+        lending.watch(self, self._keys)
 
     def _owners(self) -> tuple[list[int], list[int]]:
         uses = torch_private.storage_uses
@@ -221,6 +225,7 @@ class Recording:
         if not self._state.device.capturing():
             self._state.device.synchronize()  # it may be running
         self._graph.reset()
+        lending.forget(getattr(self, "_keys", []))
         self._outputs, self._kept, self._storages, self._buffers, self._keys = [], [], [], [], []
 
     def __del__(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from cudagraphs_backend import screening, torch_private
+from cudagraphs_backend import lending, screening, torch_private
 from cudagraphs_backend.layout import Result, can_be_copied, results_of
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.pacing import Pace
@@ -118,6 +118,8 @@ class GraphedRunner:
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._reasons: dict[str, None] = {}
         self._replays = self._plain = 0
+        self._lends = options.outputs == "saved" and spec.phase is Phase.BACKWARD
+        self._streamed = False  # whether a program used a kept result on another stream: all are copied from then on
         runners.add(self)
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
@@ -142,8 +144,11 @@ class GraphedRunner:
     def _ready(self, entry: Entry, inputs: list[Any]) -> Recording | None:
         """A recording for this call: one that is there, or a new one if it is time."""
         busy = 0
+        may_lend = self._may_lend()
         for recording in tuple(entry.recordings):
-            if recording.closed or recording.moved():
+            self._streamed |= recording.streamed
+            lost = recording.closed or recording.streamed or recording.moved()
+            if lost or (recording.plan.lends and not may_lend):
                 entry.recordings.remove(recording)
                 recording.close()
             elif recording.matches(inputs):
@@ -156,8 +161,12 @@ class GraphedRunner:
             return None
         if not self._settled(entry, inputs):
             return None
-        keep = self._options.outputs != "copy" and busy < self._options.copies
+        keep = self._options.outputs != "copy" and busy < self._options.copies and not self._streamed
         return self._record(entry, inputs, keep)
+
+    def _may_lend(self) -> bool:
+        """Whether gradients may stay in a recording that nobody asked for (`lending`)."""
+        return self._lends and lending.gradients_may_stay(self._device.current_stream())
 
     def _pays(self, entry: Entry) -> bool:
         """Whether timed runs speak for a recording of this size; if they speak against it, it is not asked again."""
@@ -255,7 +264,10 @@ class GraphedRunner:
         copied = tuple(sorted(entry.copied))
         direct = tuple(i for i in self._tensors if i not in entry.copied)
         kinds = self._kinds(entry.results, keep)
-        return Plan(copied, direct, self._spec.mutations, kinds, self._generators)
+        lends = self._options.outputs == "saved" and any(
+            kind is Kind.KEEP and not spec.saved for kind, spec in zip(kinds, self._spec.outputs, strict=True)
+        )
+        return Plan(copied, direct, self._spec.mutations, kinds, self._generators, lends)
 
     def _kinds(self, results: Sequence[Result], keep: bool) -> tuple[Kind, ...]:
         """What the caller gets for each result. Results that only the backward reads, and gradients, are dropped
@@ -280,7 +292,9 @@ class GraphedRunner:
 
     def _stays(self, index: int) -> bool:
         """Results that stay in the recording, however small they are."""
-        return self._internal(index) if self._options.outputs == "auto" else self._spec.outputs[index].saved
+        if self._options.outputs == "auto":
+            return self._internal(index)
+        return self._spec.outputs[index].saved or self._may_lend()
 
     def _internal(self, index: int) -> bool:
         return self._spec.outputs[index].saved or self._spec.phase is Phase.BACKWARD

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from cudagraphs_backend.state import states
+from cudagraphs_backend.torch_private import storage_key
 
 aten = torch.ops.aten
 
@@ -33,6 +34,9 @@ _DATA_TAGS = tuple(
     for name in ("data_dependent_output", "dynamic_output_shape", "cudagraph_unsafe")
     if hasattr(torch.Tag, name)
 )
+
+#: Operators that say by strides and an offset where in their operand's memory they read.
+_BY_OFFSET = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
 
 _INDEXING = frozenset(
     {
@@ -58,6 +62,8 @@ def supports(node: torch.fx.Node) -> str | None:
         return "collectives are not recorded"
     if target in _INDEXING and any(_is_mask(index) for index in node.args[1]):  # type: ignore[union-attr]
         return "cannot be recorded: a mask as an index is counted on the host"
+    if target in _BY_OFFSET and _is_of_an_input(node.args[0]):  # type: ignore[arg-type]
+        return "cannot be recorded: it reads an input's memory by an offset, which a copy of the input does not have"
     for value in _tensors((node, *node.all_input_nodes)):
         if not states.records(value.device.type):
             return f"works on {value.device.type} tensors, which CUDA graphs do not record"
@@ -99,6 +105,13 @@ def generators(graph: torch.fx.Graph) -> tuple[torch.Generator, ...]:
         if isinstance(value, torch.Generator)
     ]
     return tuple(dict.fromkeys(found))
+
+
+def _is_of_an_input(node: torch.fx.Node) -> bool:
+    """Whether it shares its memory with an input of its graph."""
+    owner = {storage_key(value.untyped_storage()) for value in _tensors((node,))}
+    inputs = node.graph.find_nodes(op="placeholder")
+    return any(storage_key(value.untyped_storage()) in owner for value in _tensors(inputs))
 
 
 def _is_mask(index: Any) -> bool:

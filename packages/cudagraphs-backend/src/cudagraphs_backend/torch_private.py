@@ -64,6 +64,31 @@ def stop_allocating(device: int, pool: Any) -> None:
     torch._C._cuda_releasePool(device, pool)
 
 
+#: What `watch_record_stream` registers; it lasts as long as the process.
+_watching: list[torch.library.Library] = []
+
+
+def watch_record_stream(seen: Callable[[int], None]) -> bool:
+    """From here on calls `seen` with the key of each storage that is given to `record_stream`, before torch does what it does.
+    False, and nothing, where this torch lacks what it takes. It is called in inference mode too, by the second key."""
+    below = getattr(torch._C, "_AutoDispatchBelowAutograd", None)
+    without = getattr(torch._C, "_ExcludeDispatchKeyGuard", None)
+    if below is None or without is None:
+        return False
+    views = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+
+    def record_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
+        seen(storage_key(tensor.untyped_storage()))
+        with below(), without(views):
+            torch.ops.aten.record_stream.default(tensor, stream)
+
+    library = torch.library.Library("aten", "IMPL")
+    for key in ("AutogradCUDA", "AutogradCPU", "ADInplaceOrView"):
+        library.impl("record_stream", record_stream, key)
+    _watching.append(library)
+    return True
+
+
 def can_switch_pools() -> bool:
     """Whether a capture may take memory from several pools."""
     names = ("_cuda_endAllocateToPool", "_cuda_beginAllocateCurrentThreadToPool", "_cuda_releasePool")
