@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from inductor_backend import gpu_products
+from inductor_backend.codegen.triton.product import Blocks
 from inductor_backend.compile_graph import Compilation, run_stages, start
 from inductor_backend.options import InductorOptions
 from inductor_backend.plugin import BACKEND
@@ -34,7 +35,8 @@ def program(
     mode: Any, fn: Callable[..., Any], *inputs: torch.Tensor, mode_name: str = "default"
 ) -> Compilation:
     """The compilation up to its module's text. In max-autotune the first of the possible kernels is taken."""
-    gpu_products.choose = lambda c, program, kernels, instead: next(iter(kernels))  # type: ignore[assignment]
+    gpu_products.choose = lambda c, choice: next(iter(choice.kernels))  # type: ignore[assignment]
+    gpu_products.build_all = lambda c, choices: None  # type: ignore[assignment]
     recorder = _Recorder(mode)
     for index, fake in enumerate(inputs):
         recorder.add(fake, fake, InputSpec(f"arg_{index}", Role.USER_INPUT, f"arg_{index}"))
@@ -109,6 +111,33 @@ def _products(mode: Any) -> dict[str, tuple[Any, ...]]:
     }
 
 
+def _ways(mode: Any) -> dict[str, dict[str, Any]]:
+    """What sm_90 adds: bulk copies, programs that walk over blocks, warps that only load."""
+    found = {}
+    for name, kind in {
+        "bulk": Blocks(128, 128, 64, 4, 3, bulk=True),
+        "walking": Blocks(128, 128, 64, 4, 3, bulk=True, programs=132),
+        "specialised": Blocks(128, 128, 64, 4, 3, bulk=True, programs=132, specialised=True),
+        "TF32 by bulk copies": Blocks(128, 128, 32, 4, 3, bulk=True, programs=132),
+    }.items():
+        gpu_products.candidates = lambda work, device, kind=kind: [kind]  # type: ignore[assignment,misc]
+        fn, *inputs = _products(mode)["TF32" if name.startswith("TF32") else "linear, gelu"]
+        c = program(mode, fn, *inputs, mode_name="max-autotune")
+        (kernel,) = c.cpp.specifications()  # type: ignore[union-attr]
+        made, plain = (compiled(kernel, target_of(90), aligned=aligned) for aligned in (True, False))
+        ptx = made.asm["ptx"]
+        found[name] = {
+            "bulk copies": [one.asm["ptx"].count("cp.async.bulk.tensor") for one in (made, plain)],
+            "matrices": [len(one.metadata.tensordesc_meta) for one in (made, plain)],
+            "parameters": [one.asm["ptx"].partition(")")[0].count(".param ") for one in (made, plain)],
+            "tensor cores": ptx.count("wgmma.mma_async"),
+            "warps": made.metadata.num_warps,
+            "scratch": made.metadata.global_scratch_size,
+            "pointers": len(kernel.pointers),
+        }
+    return found
+
+
 def _told(mode: Any, fn: Any, *inputs: Any, mode_name: str = "default") -> dict[str, Any]:
     try:
         c = program(mode, fn, *inputs, mode_name=mode_name)
@@ -156,10 +185,12 @@ def main() -> None:
     report: dict[str, Any] = {
         name: _told(mode, fn, *inputs) for name, (fn, *inputs) in _programs(mode).items()
     }
-    gpu_products.BLOCKS = {2: ((64, 64, 64, 4, 3),), 4: ((64, 64, 32, 4, 3),)}
+    blocks = {2: Blocks(64, 64, 64, 4, 3), 4: Blocks(64, 64, 32, 4, 3)}
+    gpu_products.candidates = lambda work, device: [blocks[work.width]]  # type: ignore[assignment]
     gpu_products.tf32_allowed = lambda convolution: True  # type: ignore[assignment]
     for name, (fn, *inputs) in _products(mode).items():
         report[name] = _told(mode, fn, *inputs, mode_name="max-autotune")
+    report |= _ways(mode)
     report["reasons"] = _reasons(mode)
     print(json.dumps(report))
 

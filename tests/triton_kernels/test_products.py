@@ -11,9 +11,10 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 import tracer_core
-from inductor_backend import gpu_products
+from inductor_backend import gpu_choices, gpu_products
+from inductor_backend.codegen.triton.product import Blocks
 from inductor_backend.compile_graph import run_stages, start
-from inductor_backend.runtime.cuda_launch import launches
+from inductor_backend.runtime import triton_tune
 from inductor_backend.runtime.triton_build import load_kernels
 from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.target import interpreted
@@ -30,8 +31,8 @@ SMALL = (32, 32, 32, 4, 2)
 @pytest.fixture(autouse=True)
 def ours(monkeypatch):
     """Our kernel wins with small blocks, and TF32 is allowed (the interpreter multiplies in float32)."""
-    monkeypatch.setattr(gpu_products, "choose", lambda c, program, kernels, instead: next(iter(kernels)))
-    monkeypatch.setattr(gpu_products, "BLOCKS", {2: (SMALL,), 4: (SMALL,)})
+    monkeypatch.setattr(gpu_products, "choose", lambda c, choice: next(iter(choice.kernels)))
+    monkeypatch.setattr(gpu_products, "candidates", lambda work, device: [Blocks(*SMALL)])
     monkeypatch.setattr(gpu_products, "tf32_allowed", lambda convolution: True)
 
 
@@ -204,24 +205,20 @@ def test_what_is_measured_can_run(name, monkeypatch):
     """Every way that would be measured runs on memory of its own: the operator, the kernel beside it, our kernels."""
     seen = []
 
-    def kernel_ways(kernels, arguments, device):
-        loaded = load_kernels([kernel for kernel, _ in kernels.values()], device)
-        ways = {}
-        for (label, (_, programs)), kernel in zip(kernels.items(), loaded, strict=True):
-            parameters = [(number, 0) for number in range(len(arguments))]
-            run, description = launches(len(arguments), [(kernel, programs, parameters)])
-            ways[label] = lambda run=run, description=description: run(description, 0, *arguments)
-        return ways
+    def loaded(kernels, device):
+        return dict(
+            zip(kernels, load_kernels([kernel for kernel, _ in kernels.values()], device), strict=True)
+        )
 
-    def choose(c, program, kernels, instead):
-        ways = gpu_products._ways(c, program, kernels, instead)
-        assert list(ways) == ([gpu_products.ATEN] if instead else []) + list(kernels)
+    def choose(c, choice):
+        ways = gpu_choices._ways(c, choice)
+        assert list(ways) == ([gpu_choices.ATEN] if choice.instead else []) + list(choice.kernels)
         for run in ways.values():
             run()
         seen.append(len(ways))
-        return next(iter(kernels))
+        return next(iter(choice.kernels))
 
-    monkeypatch.setattr(gpu_products.triton_tune, "kernel_ways", kernel_ways)
+    monkeypatch.setattr(triton_tune, "loaded", loaded)
     monkeypatch.setattr(gpu_products, "choose", choose)
     monkeypatch.setattr(gpu_products, "LEAST_BYTES", 0)
     fn, inputs, _ = CASES.get(name, (lambda x: (x.sin() + 1).softmax(1), (R(8, 100),), None))
@@ -230,7 +227,7 @@ def test_what_is_measured_can_run(name, monkeypatch):
 
 
 def test_an_operator_that_is_quicker_stays(monkeypatch):
-    monkeypatch.setattr(gpu_products, "choose", lambda c, program, kernels, instead: gpu_products.ATEN)
+    monkeypatch.setattr(gpu_products, "choose", lambda c, choice: gpu_choices.ATEN)
     made = checked(residual, R(2, 20, 40), R(48, 40), R(48), R(2, 20, 48))
     assert len(made.compilation.runner.artifact.externs) == 1 and "tl.dot(" not in made.source
 

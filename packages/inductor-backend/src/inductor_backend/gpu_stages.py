@@ -16,7 +16,7 @@ from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Step
 from inductor_backend.externs import interleaved
 from inductor_backend.externs.table import Choice, aten_choice
-from inductor_backend.gpu_products import product_kernel, tile_of
+from inductor_backend.gpu_products import product_kernel, tiles_of
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node
 from inductor_backend.options import fusion_fuel
 from inductor_backend.schedule.fuse import fuse
@@ -34,7 +34,11 @@ ROWS_OF_A_FUSED_REDUCTION = 64
 #: Operators that only our rewrites make.
 OWN = {
     interleaved.mm: Choice(
-        interleaved.mm, f"{interleaved.__name__}:mm", "python", "a product a class of rows, each aligned", symbolic=True
+        interleaved.mm,
+        f"{interleaved.__name__}:mm",
+        "python",
+        "a product a class of rows, each aligned",
+        symbolic=True,
     )
 }
 
@@ -98,12 +102,17 @@ def bodies(c: Compilation) -> None:
 
 
 def kernels(c: Compilation) -> None:
-    for group, body in zip(c.plan.groups, c.bodies, strict=True):
+    products = [
+        body is not None and group.loops[0].product
+        for group, body in zip(c.plan.groups, c.bodies, strict=True)
+    ]
+    tiles = tiles_of(c, [None if own else body for own, body in zip(products, c.bodies, strict=True)])
+    for group, body, own, tile in zip(c.plan.groups, c.bodies, products, tiles, strict=True):
         kernel: Any = None
-        if body is not None and group.loops[0].product:
+        if body is not None and own:
             kernel = product_kernel(c.program, body, c.sizes, c.blocks[group.loops[0].name])
         elif body is not None:
-            kernel = TritonKernelWriter(c.program, body, c.sizes, tile_of(c, body)).write()
+            kernel = TritonKernelWriter(c.program, body, c.sizes, tile).write()
             if not kernel.looped:
                 kernel = replace(kernel, reusable=_reusable(c, body, kernel))
         c.kernels.append(kernel)

@@ -36,13 +36,13 @@ def tf32_allowed(convolution: bool) -> bool:
         return False
 
 
-def keep_device_busy() -> None:
-    """Gives the current CUDA device about half a millisecond of waiting to do."""
+def keep_device_busy(cycles: int) -> None:
+    """Has the current CUDA device wait (an H100 does about two million cycles in a millisecond)."""
     import torch
 
     sleep = getattr(torch.cuda, "_sleep", None)
     if sleep is not None:
-        sleep(1_000_000)
+        sleep(cycles)
 
 
 def lazy_graph_module(root: Any, graph: Any) -> Any:

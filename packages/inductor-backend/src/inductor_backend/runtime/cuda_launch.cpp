@@ -3,7 +3,11 @@
 // The driver is found at run time, so that this builds and loads on machines without one. A run is described by an array
 // of int64: context, number of launches, address of `repair`, then for each launch: function, function for pointers that
 // are not multiples of 16 (0: not loaded yet), slot of the grid or -1, grid, threads, bytes of shared memory, number of
-// parameters, bytes of shared memory of the second function, and for each parameter: slot, offset added to it, whether it is a pointer.
+// parameters, bytes of shared memory and threads of the second function, number of matrices; for each parameter: slot, offset
+// added to it, whether it is a pointer; and for each matrix that bulk copies read: parameter, bytes from there on, slot of its
+// rows or -1, rows, slot of its columns or -1, columns, bytes and elements from row to row, rows and columns of a copy, the
+// driver's numbers for element type and swizzling. A matrix is five parameters after the others: the driver's description of
+// it, by value, then rows, columns, and the elements between rows and between columns; the second function has none of them.
 #include <cstdint>
 #include <dlfcn.h>
 #define TC_EXPORT extern "C" __attribute__((visibility("default")))
@@ -15,9 +19,13 @@ typedef int (*LaunchKernel)(Handle, unsigned, unsigned, unsigned, unsigned, unsi
                             void**);
 typedef int (*GetContext)(Handle*);
 typedef int (*SetContext)(Handle);
+typedef int (*EncodeTiled)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int,
+                           int, int, int);
 static LaunchKernel launch_kernel;
 static GetContext get_context;
 static SetContext set_context;
+static EncodeTiled encode_tiled;
+static const int HEAD = 10, MATRIX = 12, MOST_MATRICES = 2;
 static const int DRIVER_MISSING = 2000, CUDA_ERROR = 1000;
 
 static void fail(int code) { __atomic_store_n(&tc_error, code, __ATOMIC_RELAXED); }
@@ -29,6 +37,7 @@ static bool find_driver() {
     get_context = (GetContext)dlsym(driver, "cuCtxGetCurrent");
     set_context = (SetContext)dlsym(driver, "cuCtxSetCurrent");
     LaunchKernel found = (LaunchKernel)dlsym(driver, "cuLaunchKernel");
+    encode_tiled = (EncodeTiled)dlsym(driver, "cuTensorMapEncodeTiled");   // null: an old driver
     if (!get_context || !set_context || !found) return false;
     __atomic_store_n(&launch_kernel, found, __ATOMIC_RELEASE);
     return true;
@@ -49,31 +58,64 @@ static bool misaligned(const int64_t* parameters, int64_t count, const int64_t* 
     return false;
 }
 
+struct alignas(64) Map {
+    uint64_t words[16];
+};
+
+struct Matrices {
+    Map maps[MOST_MATRICES];
+    int32_t sizes[MOST_MATRICES][2];
+    int64_t steps[MOST_MATRICES][2];
+};
+
+// Describes each matrix of a launch, and puts its parameters where pointers[] goes on. False: one cannot be copied so.
+static bool describe(const int64_t* m, int64_t count, const int64_t* slots, const int64_t* values, Matrices& room,
+                     void** pointers) {
+    if (!encode_tiled || count > MOST_MATRICES) return false;
+    for (int64_t i = 0; i < count; i++, m += MATRIX) {
+        const int64_t base = values[m[0]] + m[1], rows = m[2] < 0 ? m[3] : slots[m[2]], columns = m[4] < 0 ? m[5] : slots[m[4]];
+        if ((base & 15) || rows < 1 || columns < 1 || rows > INT32_MAX || columns > INT32_MAX || columns > m[7]) return false;
+        const uint64_t sizes[2] = {(uint64_t)columns, (uint64_t)rows}, strides[1] = {(uint64_t)m[6]};
+        const uint32_t box[2] = {(uint32_t)m[9], (uint32_t)m[8]}, steps[2] = {1, 1};
+        // No interleaving; rows of 128 bytes are fetched into the L2 cache; beyond the ends are zeros.
+        if (encode_tiled(&room.maps[i], (int)m[10], 2, (void*)base, sizes, strides, box, steps, 0, (int)m[11], 2, 0)) return false;
+        room.sizes[i][0] = (int32_t)rows, room.sizes[i][1] = (int32_t)columns;
+        room.steps[i][0] = m[7], room.steps[i][1] = 1;
+        *pointers++ = &room.maps[i];
+        *pointers++ = &room.sizes[i][0], *pointers++ = &room.sizes[i][1];
+        *pointers++ = &room.steps[i][0], *pointers++ = &room.steps[i][1];
+    }
+    return true;
+}
+
 static int launch_all(const int64_t* run, const int64_t* slots, Handle stream) {
     const int64_t* at = run + 3;
     for (int64_t left = run[1]; left > 0; left--) {
         const int64_t* launch = at;
-        const int64_t* parameters = launch + 8;
-        const int64_t count = launch[6], grid = launch[2] < 0 ? launch[3] : slots[launch[2]];
-        at = parameters + 3 * count;
+        const int64_t* parameters = launch + HEAD;
+        const int64_t count = launch[6], matrices = launch[9], grid = launch[2] < 0 ? launch[3] : slots[launch[2]];
+        at = parameters + 3 * count + MATRIX * matrices;
         if (grid == 0) continue;
         int64_t values[256];
-        void* pointers[258];
+        void* pointers[258 + 5 * MOST_MATRICES];
+        Matrices room;
         for (int64_t i = 0; i < count; i++) {
             values[i] = slots[parameters[3 * i]] + parameters[3 * i + 1];
             pointers[i] = values + i;
         }
-        int64_t scratch = 0;                     // Triton's own two pointers, which these kernels do not use
-        pointers[count] = pointers[count + 1] = &scratch;
+        int64_t scratch = 0, last = count + 5 * matrices;
         Handle function = (Handle)launch[0];
-        int64_t shared = launch[5];
-        if (__builtin_expect(misaligned(parameters, count, values), 0)) {
+        int64_t shared = launch[5], threads = launch[4];
+        bool plain = misaligned(parameters, count, values);
+        if (matrices && !plain) plain = !describe(parameters + 3 * count, matrices, slots, values, room, pointers + count);
+        if (__builtin_expect(plain, 0)) {
             if (!launch[1]) ((void (*)())run[2])();   // Python: compiles what does without alignment, fills it in
             function = (Handle)__atomic_load_n(&launch[1], __ATOMIC_ACQUIRE);
             if (!function) return 1;             // CUDA_ERROR_INVALID_VALUE; Python has printed why
-            shared = launch[7];
+            shared = launch[7], threads = launch[8], last = count;
         }
-        const int status = launch_kernel(function, (unsigned)grid, 1, 1, (unsigned)launch[4], 1, 1, (unsigned)shared, stream,
+        pointers[last] = pointers[last + 1] = &scratch;   // Triton's own two pointers, which these kernels do not use
+        const int status = launch_kernel(function, (unsigned)grid, 1, 1, (unsigned)threads, 1, 1, (unsigned)shared, stream,
                                          pointers, nullptr);
         if (status) return status;
     }

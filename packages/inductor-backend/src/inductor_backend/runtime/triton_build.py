@@ -14,20 +14,21 @@ import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.runtime.triton_interpreter import blocks_of_program, interpreting
 from tracer_core.plugin_api import BackendError, logger
 
 
 @dataclass(frozen=True)
 class Kernel:
     """name: of the function in the text. pointers: their types (``*fp32``); sizes: number of int64 arguments after
-    them. constants: block sizes. warps: of a program. stages: passes of a loop whose loads are under way at once."""
+    them. constants: block sizes. warps: of a program. stages: passes of a loop whose loads are under way at once. matrices:
+    element type and block (rows, columns) of those that bulk copies read: arguments d0, d1, ... after the sizes."""
 
     name: str
     text: str
@@ -36,17 +37,28 @@ class Kernel:
     constants: Mapping[str, int]
     warps: int
     stages: int = 1
+    matrices: Sequence[tuple[str, int, int]] = ()
 
     def key(self) -> str:
         constants = sorted(self.constants.items())
-        parts = (self.name, self.text, *self.pointers, self.sizes, constants, self.warps, self.stages)
+        parts = (
+            self.name,
+            self.text,
+            *self.pointers,
+            self.sizes,
+            constants,
+            self.warps,
+            self.stages,
+            *self.matrices,
+        )
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
 
 @dataclass
 class LoadedKernel:
-    """function: the driver's handle. threads, shared: of a launch. pointers: how many of its parameters are. interpreted:
-    in their place, under Triton's interpreter. Mutable: `unaligned` is made when it is first needed."""
+    """function: the driver's handle. threads, shared: of a launch. pointers: how many of its parameters are. copies: what
+    Triton says of the bulk copies from each matrix. interpreted: in their place, under Triton's interpreter. Mutable:
+    `unaligned` is made when it is first needed."""
 
     kernel: Kernel
     device: torch.device
@@ -54,6 +66,7 @@ class LoadedKernel:
     threads: int = 0
     shared: int = 0
     compiled: Any = None
+    copies: Sequence[Mapping[str, Any]] = ()
     interpreted: Any = None
     _unaligned: LoadedKernel | None = field(default=None, repr=False)
 
@@ -69,7 +82,10 @@ class LoadedKernel:
         """The same kernel for pointers of any alignment."""
         if self._unaligned is None:
             self._unaligned = _load(
-                compiled(self.kernel, _active_target(), aligned=False), self.kernel, self.device
+                compiled(self.kernel, _active_target(), aligned=False),
+                self.kernel,
+                self.device,
+                aligned=False,
             )
         return self._unaligned
 
@@ -103,7 +119,14 @@ def load_what_compiles(kernels: Sequence[Kernel], device: torch.device) -> list[
         return found
 
 
-def _load(result: Any, kernel: Kernel, device: torch.device) -> LoadedKernel:
+def build_side_by_side(kernels: Sequence[Kernel], device: torch.device) -> None:
+    """Builds all of them and waits; what one's compiler says is told where the kernel is loaded."""
+    with torch.cuda.device(device):
+        target = _active_target()
+    wait([_start(kernel, target) for kernel in kernels])
+
+
+def _load(result: Any, kernel: Kernel, device: torch.device, aligned: bool = True) -> LoadedKernel:
     """On the current device. Triton's own loading would also build a launcher in C for each signature, 0.2 seconds each;
     `cuda_launch` launches ours."""
     from triton.runtime import driver  # heavy: triton
@@ -121,7 +144,13 @@ def _load(result: Any, kernel: Kernel, device: torch.device) -> LoadedKernel:
     if len(facts) > 2 and threads > facts[2]:  # registers, spills, most threads
         detail = f"kernel {kernel.name} has {threads} threads, its registers allow {facts[2]}"
         raise BackendError("inductor", "build", detail)
-    return LoadedKernel(kernel, device, function, threads, metadata.shared, result)
+    copies = getattr(metadata, "tensordesc_meta", None) or ()
+    if aligned and len(copies) != len(kernel.matrices):
+        detail = (
+            f"kernel {kernel.name}: Triton does not say how its {len(kernel.matrices)} matrices are copied"
+        )
+        raise BackendError("inductor", "build", detail)
+    return LoadedKernel(kernel, device, function, threads, metadata.shared, result, copies)
 
 
 @functools.cache
@@ -187,8 +216,17 @@ def compiled(kernel: Kernel, target: Any, aligned: bool = True) -> Any:
     signature = dict(zip(names, kernel.pointers, strict=True))
     signature |= {f"ks{k}": "i64" for k in range(kernel.sizes)}
     signature |= dict.fromkeys(kernel.constants, "constexpr")
+    constants: dict[str, Any] = dict(kernel.constants)
+    if kernel.matrices:
+        matrices = {f"d{k}": form for k, form in enumerate(kernel.matrices)}
+        if aligned:
+            signature |= {n: f"tensordesc<{kind}[{y}, {x}]>" for n, (kind, y, x) in matrices.items()}
+        else:
+            signature |= dict.fromkeys(matrices, "constexpr")
+            constants |= dict.fromkeys(matrices)
+        signature["BULK"], constants["BULK"] = "constexpr", aligned
     attributes = {(k,): [["tt.divisibility", 16]] for k in range(len(names))} if aligned else {}
-    source = ASTSource(function_of(kernel), signature, dict(kernel.constants), attributes)
+    source = ASTSource(function_of(kernel), signature, constants, attributes)
     try:
         return triton.compile(source, target=target, options=_options(kernel, target))
     except Exception as error:
@@ -219,8 +257,9 @@ def function_of(kernel: Kernel) -> Any:
     file, text = f"/inductor/triton/{kernel.name}_{kernel.key()}.py", kernel.text
     if interpreting():  # its loops want bounds that are Python's ints
         text = re.sub(r"\bks(\d+)(?=[,)])", r"ks\1: tl.constexpr", text, count=kernel.sizes)
+        text = re.sub(r"tl\.range\(tl\.program_id\(0\), blocks,.*\):", "blocks_of_program(blocks):", text)
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     namespace: dict[str, Any] = {name: getattr(triton_device, name) for name in triton_device.__all__}
-    namespace["__name__"] = "inductor_triton"
+    namespace |= {"__name__": "inductor_triton", "blocks_of_program": blocks_of_program}
     exec(compile(text, file, "exec"), namespace)
     return namespace[kernel.name]

@@ -19,6 +19,14 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
+def blocks_of_program(count: Any) -> range:
+    """The blocks that the program that is running walks over: ``tl.range`` with numbers that Python can count by."""
+    from triton.runtime.interpreter import interpreter_builder  # heavy: triton
+
+    number = int(np.asarray(count.handle.data).item()) if hasattr(count, "handle") else int(count)
+    return range(int(interpreter_builder.grid_idx[0]), number, int(interpreter_builder.grid_dim[0]))
+
+
 def _through_torch(name: str) -> Callable[..., Any]:
     def apply(*arrays: Any) -> Any:
         tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in np.broadcast_arrays(*arrays)]

@@ -11,18 +11,24 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from inductor_backend.runtime.cuda_launch import current_stream, launches
+from inductor_backend.runtime.cuda_launch import Matrix, current_stream, launches
 from inductor_backend.runtime.triton_build import Kernel, LoadedKernel, load_what_compiles
 from inductor_backend.torch_private import keep_device_busy
 from tracer_core.plugin_api import cache_folder, logger
 
 #: Rounds of which the median counts, and launches of a round.
 ROUNDS, LAUNCHES = 5, 10
+
+#: What takes this much longer than the quickest in a first round is out.
+HOPELESS = 2.0
+
+#: Cycles that the device waits while the host gets ahead; the next where that was not enough.
+WAITS = (1_000_000, 8_000_000, 64_000_000)
 
 #: Times this much apart count as equal: then the way that comes first is taken.
 EQUAL = 0.97
@@ -33,20 +39,25 @@ def chosen(
 ) -> str:
     """The name of the quickest way; "" where none can run. what: the work, for people. make: gives the ways, the one that
     wins where times are equal first; only called where no choice is stored."""
-    file = _file(key, device)
-    try:
-        stored = json.loads(file.read_text())
-        return str(stored["chosen"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    found = stored(key, device)
+    if found is not None:
+        return found
     with torch.cuda.device(device), torch.no_grad():
         times = _times(make())
     if not times:
         return ""
     name = _quickest(times)
-    _write(file, {"chosen": name, "milliseconds": times, "what": what})
+    _write(_file(key, device), {"chosen": name, "milliseconds": times, "what": what})
     logger().info("%s: %s of %s", what, name, ", ".join(f"{n}: {t:.4f} ms" for n, t in times.items()))
     return name
+
+
+def stored(key: str, device: torch.device) -> str | None:
+    """What was chosen before on this machine."""
+    try:
+        return str(json.loads(_file(key, device).read_text())["chosen"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _quickest(times: Mapping[str, float]) -> str:
@@ -71,48 +82,57 @@ def _write(file: Path, value: object) -> None:
 
 
 def _times(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
-    """Median milliseconds of one call of each."""
+    """Median milliseconds of one call of each; what is far behind after a first round is not measured again."""
     for run in ways.values():
         for _ in range(3):
             run()
     torch.cuda.synchronize()
-    found: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(ROUNDS):
+    found = {name: [_round(run)] for name, run in ways.items()}
+    limit = HOPELESS * min(times[0] for times in found.values()) if found else 0.0
+    first = next(iter(ways), None)
+    for _ in range(ROUNDS - 1):
         for name, run in ways.items():
-            found[name].append(_round(run))
+            if name == first or found[name][0] <= limit:
+                found[name].append(_round(run))
     return {name: sorted(times)[len(times) // 2] for name, times in found.items()}
 
 
 def _round(run: Callable[[], None]) -> float:
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    keep_device_busy()  # the host gets ahead, so that its time between launches is not counted
-    first.record()
-    for _ in range(LAUNCHES):
-        run()
-    last.record()
-    last.synchronize()
+    """The host gets ahead of the device, so that its time between launches is not counted; where it does not, longer."""
+    for wait in WAITS:
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        keep_device_busy(wait)
+        first.record()
+        for _ in range(LAUNCHES):
+            run()
+        last.record()
+        ahead = not first.query()
+        last.synchronize()
+        if ahead:
+            break
     return first.elapsed_time(last) / LAUNCHES
 
 
-def kernel_ways(
-    kernels: Mapping[str, tuple[Kernel, int]], arguments: list[torch.Tensor | int], device: torch.device
-) -> dict[str, Callable[[], None]]:
-    """A callable for each kernel that compiles and fits the device. kernels: with the number of programs; arguments: of
-    all of them alike."""
-    names = list(kernels)
-    loaded = load_what_compiles([kernels[name][0] for name in names], device)
-    ways = {}
-    for name, kernel in zip(names, loaded, strict=True):
+def loaded(kernels: Mapping[str, tuple[Kernel, int]], device: torch.device) -> dict[str, LoadedKernel]:
+    """Those that compile and fit the device."""
+    found = load_what_compiles([kernel for kernel, _ in kernels.values()], device)
+    usable = {}
+    for name, kernel in zip(kernels, found, strict=True):
         if isinstance(kernel, LoadedKernel):
-            ways[name] = _launch(kernel, kernels[name][1], arguments, device)
+            usable[name] = kernel
         else:
             logger().debug("%s is left out: %s", name, kernel)
-    return ways
+    return usable
 
 
-def _launch(
-    kernel: LoadedKernel, programs: int, arguments: list[torch.Tensor | int], device: torch.device
+def launch(
+    kernel: LoadedKernel,
+    programs: int,
+    arguments: list[torch.Tensor | int],
+    matrices: Sequence[Matrix],
+    device: torch.device,
 ) -> Callable[[], None]:
+    """Launches the kernel on the current stream."""
     parameters = [(number, 0) for number in range(len(arguments))]
-    run, description = launches(len(arguments), [(kernel, programs, parameters)])
+    run, description = launches(len(arguments), [(kernel, programs, parameters, matrices)])
     return lambda: run(description, current_stream(device), *arguments)

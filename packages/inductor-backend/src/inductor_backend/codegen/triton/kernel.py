@@ -20,9 +20,10 @@ from inductor_backend.codegen.triton.expressions import (
     constant_text,
     pointer_type,
 )
+from inductor_backend.codegen.triton.matrices import BULK, Matrix
 from inductor_backend.codegen.triton.reducers import REDUCERS, Reducer
 from inductor_backend.codegen.triton.scanners import SCANNERS, Scanner
-from inductor_backend.codegen.triton.tiling import Axis, Tile, choose_tile
+from inductor_backend.codegen.triton.tiling import FLAT, Axis, Tile, choose_tile
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.errors import unsupported
 from inductor_backend.index_expr import (
@@ -50,9 +51,6 @@ NARROW = 2**31 - 2**16
 #: Reductions and scans that give places.
 _WITH_POSITIONS = frozenset({"argmax", "argmin", "max_at", "min_at"})
 
-#: Positions of pseudo variables that stand for an axis's flat index.
-_FLAT = 1000
-
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
@@ -60,7 +58,8 @@ class TritonKernel:
     types. sizes: the int64 arguments that follow. grid: number of programs, (numel, block) of each axis. constants:
     block sizes. warps: of one program. label: for the name. looped: a point may be computed more than once. stages:
     passes of a loop whose loads are under way at once. reusable: (pointer that is written, those that are only read, at
-    the same points), by their numbers."""
+    the same points), by their numbers. matrices: what bulk copies read, arguments after the sizes. most: programs are no
+    more than these, each then does several blocks (0: one block each)."""
 
     text: str
     pointers: tuple[str, ...]
@@ -73,12 +72,15 @@ class TritonKernel:
     looped: bool = False
     stages: int = 1
     reusable: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    matrices: tuple[Matrix, ...] = ()
+    most: int = 0
 
 
 class TritonKernelWriter:
     """Writes one kernel. tile: None: chosen by the access pattern. Mutable."""
 
     stages = 1
+    most = 0
 
     def __init__(self, program: Program, body: KernelBody, sizes: SizeVars, tile: Tile | None = None) -> None:
         self._given = tile
@@ -99,6 +101,7 @@ class TritonKernelWriter:
         self.types: dict[str, str] = {}
         self.arguments: dict[Expr, str] = {}
         self.registers: dict[str, str] = {}
+        self.matrices: list[Matrix] = []
         self.counter = 0
         self.names: dict[int, str] = {}
         self.enter(self.tile)
@@ -114,7 +117,7 @@ class TritonKernelWriter:
             several = len(axis.loops) > 1
             for place, loop in enumerate(axis.loops):
                 self.names[loop] = f"{axis.letter}{place}" if several else f"{axis.letter}index"
-            self.names[_FLAT + number] = f"{axis.letter}index"
+            self.names[FLAT + number] = f"{axis.letter}index"
 
     # what the body needs -------------------------------------------------------------------------
 
@@ -170,7 +173,7 @@ class TritonKernelWriter:
             kept = {
                 a: c for a, c in index.terms.items() if not (isinstance(a, Var) and a.position in axis.loops)
             }
-            index = Index(index.const, {**kept, Var(_FLAT + number, axis.numel): last})
+            index = Index(index.const, {**kept, Var(FLAT + number, axis.numel): last})
         terms = {
             type(atom)(self.collapsed(atom.base), atom.divisor)
             if isinstance(atom, (FloorDiv, Mod))
@@ -307,12 +310,14 @@ class TritonKernelWriter:
     def write(self) -> TritonKernel:
         """The text of the kernel."""
         with self.out.indented():
-            self._indices()
-            self._phases()
+            self._body()
         label = "_".join(dict.fromkeys(origin.op for origin in self.body.origins))[:48] or "empty"
         constants = self._constants()
         parameters = [*self.pointers.values(), *self.arguments.values()]
+        parameters += [matrix.name for matrix in self.matrices]
         parameters += [f"{name}: tl.constexpr" for name, _ in constants]
+        if self.matrices:
+            parameters.append(f"{BULK}: tl.constexpr")
         head = CodeWriter()
         head.line("@triton.jit")
         head.line(f"def {NAME}({', '.join(parameters)}):")
@@ -328,7 +333,13 @@ class TritonKernelWriter:
             label,
             self.tile.looped,
             self.stages,
+            matrices=tuple(self.matrices),
+            most=self.most,
         )
+
+    def _body(self) -> None:
+        self._indices()
+        self._phases()
 
     def _constants(self) -> tuple[tuple[str, int], ...]:
         return tuple((axis.constant, axis.block) for axis in self.tile.axes)

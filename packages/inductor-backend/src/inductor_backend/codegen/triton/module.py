@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from inductor_backend.codegen.cpp.expressions import size_expression
 from inductor_backend.codegen.triton.kernel import NAME, TritonKernel
+from inductor_backend.codegen.triton.matrices import Matrix
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.index_expr import Expr, simplify
 from inductor_backend.loop_ir.nodes import Program
@@ -69,7 +70,19 @@ class TritonModule:
         """Adds a launch of the kernel to the run."""
         parameters = [self._pointer(run, storage) for storage in kernel.pointers]
         parameters += [f"({run.slot(size_expression(size, 'python'))}, 0)" for size in kernel.sizes]
-        run.lines.append(f"({name}, {self._grid(run, kernel)}, [{', '.join(parameters)}])")
+        launch = f"{name}, {self._grid(run, kernel)}, [{', '.join(parameters)}]"
+        if kernel.matrices:
+            launch += f", [{', '.join(self._matrix(run, matrix) for matrix in kernel.matrices)}]"
+        run.lines.append(f"({launch})")
+
+    @staticmethod
+    def _matrix(run: TritonRun, matrix: Matrix) -> str:
+        """See `cuda_launch.Launch`."""
+        sizes = [
+            str(size) if isinstance(size, int) else f"slot({run.slot(size_expression(size, 'python'))})"
+            for size in matrix.sizes
+        ]
+        return f"({matrix.pointer}, {matrix.start}, {', '.join(sizes)}, {matrix.stride})"
 
     def _pointer(self, run: TritonRun, storage: str) -> str:
         offset = self.offset(storage)
@@ -90,8 +103,9 @@ class TritonModule:
             else:
                 dynamic.append(f"(-(-{size_expression(simplify(numel), 'python')} // {block}))")
         if not dynamic:
-            return str(static)
-        return f"slot({run.slot(' * '.join([*dynamic, *([str(static)] if static != 1 else [])]))})"
+            return str(min(static, kernel.most) if kernel.most else static)
+        text = " * ".join([*dynamic, *([str(static)] if static != 1 else [])])
+        return f"slot({run.slot(f'min({kernel.most}, {text})' if kernel.most else text)})"
 
     def sources(self) -> list[str]:
         """The text of each kernel, its user's lines in comments."""
@@ -120,7 +134,7 @@ class TritonModule:
                     for number, (kernel, (name, _)) in enumerate(self.kernels.items()):
                         out.line(
                             f"Kernel({name!r}, SOURCE_{number}, {list(kernel.types)}, {len(kernel.sizes)}, "
-                            f"{dict(kernel.constants)}, {kernel.warps}, {kernel.stages}),"
+                            f"{dict(kernel.constants)}, {kernel.warps}, {kernel.stages}, {blocks_of(kernel)}),"
                         )
                 out.line("],")
                 out.line("device,")
@@ -146,10 +160,25 @@ def _text_of(kernel: TritonKernel) -> TritonKernel:
         kernel.warps,
         kernel.label,
         stages=kernel.stages,
+        matrices=tuple(matrix.form() for matrix in kernel.matrices),
     )
+
+
+def blocks_of(kernel: TritonKernel) -> list[tuple[str, int, int]]:
+    """What the compiler is told of a kernel's matrices: element type and block."""
+    return [(matrix.kind, *matrix.block) for matrix in kernel.matrices]
 
 
 def specification(kernel: TritonKernel, name: str, text: str) -> Kernel:
     """What is compiled. text: with the name put in."""
     constants = dict(kernel.constants)
-    return Kernel(name, text, kernel.types, len(kernel.sizes), constants, kernel.warps, kernel.stages)
+    return Kernel(
+        name,
+        text,
+        kernel.types,
+        len(kernel.sizes),
+        constants,
+        kernel.warps,
+        kernel.stages,
+        blocks_of(kernel),
+    )

@@ -2,7 +2,8 @@
 
 In: a `KernelBody` whose first reduction is a product (`schedule/products.py`), and block sizes. Out: a `TritonKernel`. What
 always holds: factors are rounded to the operands' type as the operator would read them, sums are float32; what lies beyond
-an end counts as 0; programs that share rows or columns run close to each other, so that those stay in the L2 cache.
+an end counts as 0; programs that share rows or columns run close to each other, so that those stay in the L2 cache. Factors
+that are read as they lie may come in by bulk copies (`matrices.py`); a kernel with such copies also has the plain loads.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
+from inductor_backend.codegen.cpp.loops import walk
+from inductor_backend.codegen.triton.expressions import pointer_type
 from inductor_backend.codegen.triton.kernel import TritonKernelWriter
+from inductor_backend.codegen.triton.matrices import BULK, Matrix, Place, place_of
 from inductor_backend.codegen.triton.tiling import Axis, Tile
 from inductor_backend.errors import unsupported
 from inductor_backend.index_expr import Expr, contiguous_strides, product
@@ -26,13 +30,24 @@ GROUP = 8
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """rows, columns, terms: of a program's block. warps, stages: see `TritonKernel`."""
+    """rows, columns, terms: of a program's block. warps, stages: see `TritonKernel`. bulk: factors come in by bulk copies
+    where they can. programs: so many walk over all blocks, the loads of the next one under way while one is stored (0: a
+    program a block). specialised: of those, some warps only load (where
+    both factors come in by bulk copies: Triton 3.6 builds no others)."""
 
     rows: int
     columns: int
     terms: int
     warps: int
     stages: int
+    bulk: bool = False
+    programs: int = 0
+    specialised: bool = False
+
+    def __str__(self) -> str:
+        text = f"blocks of {self.rows} x {self.columns} x {self.terms} x {self.warps} x {self.stages}"
+        ways = ("bulk" if self.bulk else "", f"{self.programs} programs" if self.programs else "")
+        return ", ".join([text, *filter(None, (*ways, "specialised" if self.specialised else ""))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,7 @@ class ProductKernelWriter(TritonKernelWriter):
         self, program: Program, body: KernelBody, sizes: SizeVars, blocks: Blocks, operands: torch.dtype
     ) -> None:
         self.blocks, self.operands, self.stages = blocks, operands, blocks.stages
+        self.most = blocks.programs
         self.product, self.factors = _product_of(body)
         super().__init__(program, body, sizes)
         for place, loop in enumerate(self.batch):
@@ -86,10 +102,28 @@ class ProductKernelWriter(TritonKernelWriter):
         y, x = self.tile.axes
         return ((y.numel, y.block), (x.numel, x.block), (product(self.nest.sizes[k] for k in self.batch), 1))
 
+    def _body(self) -> None:
+        if not self.blocks.programs:
+            super()._body()
+            return
+        parts = [f"tl.cdiv({self.size(axis.numel)}, {axis.constant})" for axis in self.tile.axes]
+        parts += [self.size(self.nest.sizes[k]) for k in self.batch]
+        self.out.line(f"blocks = {' * '.join(parts)}")
+        specialised = self.blocks.specialised and self.bulk_factors() == 2
+        how = f"warp_specialize={BULK}" if specialised else "flatten=True"
+        head = f"for block in tl.range(tl.program_id(0), blocks, tl.num_programs(0), {how}):"
+        with self.out.block_python(head):
+            super()._body()
+
+    def _program(self) -> str:
+        if self.blocks.programs:
+            return "block + tl.zeros([], tl.int64)" if self.wide else "block"
+        return "tl.program_id(0)" + (".to(tl.int64)" if self.wide else "")
+
     def _indices(self) -> None:
         y, x = self.tile.axes
         line = self.out.line
-        line("pid = tl.program_id(0)" + (".to(tl.int64)" if self.wide else ""))
+        line(f"pid = {self._program()}")
         line(f"rows = tl.cdiv({self.size(y.numel)}, {y.constant})")
         line(f"columns = tl.cdiv({self.size(x.numel)}, {x.constant})")
         if self.batch:
@@ -99,8 +133,10 @@ class ProductKernelWriter(TritonKernelWriter):
         line(f"first = pid // ({GROUP} * columns) * {GROUP}")
         line(f"height = tl.minimum(rows - first, {GROUP})")
         line(f"inside = pid % ({GROUP} * columns)")
-        self._axis_index(y, "(first + inside % height)")
-        self._axis_index(x, "(inside // height)")
+        line("yblock = first + inside % height")
+        line("xblock = inside // height")
+        self._axis_index(y, "yblock")
+        self._axis_index(x, "xblock")
 
     def _batch_loops(self) -> None:
         steps = contiguous_strides([self.nest.sizes[k] for k in self.batch])
@@ -143,6 +179,58 @@ class ProductKernelWriter(TritonKernelWriter):
     def _factor(self, factor: Value, tile: Tile, name: str) -> str:
         """The block of a factor, in the operands' type, 0 beyond the last term."""
         self.enter(tile)
+        place = self.place(factor, tile) if self.blocks.bulk else None
+        if place is None:
+            return self._loaded_factor(factor, tile, name)
+        with self.out.block_python(f"if {BULK}:"):
+            self.out.line(f"{name} = {self._copied(factor, tile, place)}")
+        with self.out.block_python("else:"):
+            self._loaded_factor(factor, tile, name)
+        return name
+
+    def place(self, factor: Value, tile: Tile) -> Place | None:
+        """Where the blocks of a factor lie, if bulk copies can bring them in as they are."""
+        if factor.name != "load" or factor.buffer in self.body.registers:
+            return None
+        buffer = self.program.buffers[factor.buffer]
+        if buffer.dtype != self.operands:
+            return None
+        self.enter(tile)
+        index = self.collapsed(walk(buffer.layout.flat(factor.attr[1]), self.nest))
+        return place_of(index, tile.axes, self.batch, self.nest.sizes, buffer.dtype.itemsize)
+
+    def bulk_factors(self) -> int:
+        """How many factors bulk copies can bring in."""
+        results = self.tile
+        pairs = zip(self.factors, (self.left_tile, self.right_tile), strict=True)
+        count = sum(self.place(factor, tile) is not None for factor, tile in pairs)
+        self.enter(results)
+        return count
+
+    def _copied(self, factor: Value, tile: Tile, place: Place) -> str:
+        """The text of a block that a bulk copy brings in, turned where the matrix lies across."""
+        buffer = self.program.buffers[factor.buffer]
+        width = buffer.dtype.itemsize
+        matrix = Matrix(
+            f"d{len(self.matrices)}",
+            int(self.pointer(factor.buffer).removeprefix("p")),
+            pointer_type(buffer.dtype).lstrip("*"),
+            place.start * width,
+            place.sizes,
+            place.stride * width,
+            (place.rows.block, place.columns.block),
+        )
+        self.matrices.append(matrix)
+        down, across = self._corner(place.rows), self._corner(place.columns)
+        for loop, step in place.batch:
+            down = f"{down} + {self.names[loop]} * {step}"
+        text = f"{matrix.name}.load([tl.cast({down}, tl.int32), tl.cast({across}, tl.int32)])"
+        return text if place.rows is tile.axes[0] else f"{text}.T"
+
+    def _corner(self, axis: Axis) -> str:
+        return "start" if axis.letter in "rq" else f"{axis.letter}block * {axis.constant}"
+
+    def _loaded_factor(self, factor: Value, tile: Tile, name: str) -> str:
         terms = next(axis for axis in tile.axes if axis.letter in "rq")
         self._axis_index(terms, "start")
         inside = not terms.exact

@@ -24,6 +24,9 @@ LONGEST_COLUMN = 64
 #: Streaming multiprocessors that a grid should keep busy.
 PROCESSORS = 132
 
+#: Positions of pseudo variables that stand for an axis's flat index.
+FLAT = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
