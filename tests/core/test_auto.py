@@ -405,6 +405,28 @@ def test_odd_numbers_and_what_stands_beside_huge_ones_is_compared(wanted, found)
         assert statuses(decided(fast))["other"] in statuses_of
 
 
+def test_results_that_are_rounding_and_nothing_else_are_nobodys_fault():
+    def centred(x):
+        return (x - x.mean(0)).sum(0), x * 2
+
+    def exact(gm, example_inputs):
+        return lambda x: (torch.zeros(x.shape[1]), x * 2)
+
+    def off(gm, example_inputs):
+        return lambda x: (torch.full((x.shape[1],), 1e-3), x * 2)
+
+    def careless(gm, example_inputs):
+        return lambda x: (torch.zeros(x.shape[1]), x * 2.01)
+
+    fast = tracer_core.compile(centred, backend=[exact, off, careless], options={"wait": True})
+    x = torch.randn(300, 7)
+    torch.testing.assert_close(fast(x), centred(x))
+    choice = decided(fast)
+    assert choice.row("exact").status in ("chosen", "slower") and choice.row("exact").error < 1e-6
+    assert choice.row("off").status == "wrong" and "result 0" in choice.row("off").detail
+    assert choice.row("careless").status == "wrong" and "result 1" in choice.row("careless").detail
+
+
 def test_an_optimizer_may_write_to_parameters_while_candidates_are_tried():
     begun, stepped = threading.Event(), threading.Event()
 

@@ -118,13 +118,24 @@ class Sample:
     def run(self, runner: Runner) -> Outcome:
         """What a runner makes of the sample. It is valid until the next run: see `Outcome.kept`."""
         with self._fresh() as inputs:
-            given = list(inputs)
-            outputs = tuple(runner(given))
-            grads, _ = self._backward(inputs, outputs)
-            written = tuple(inputs[i].detach() for i in sorted(self._written))
-            plain = tuple(value.detach() if isinstance(value, torch.Tensor) else value for value in outputs)
-            needs = tuple(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs)
-            return Outcome(plain, grads, written, needs, _shared(inputs, outputs))
+            return self._outcome(runner, inputs)
+
+    def nudged(self, runner: Runner, seed: int) -> Outcome:
+        """What it makes of the sample where each number is, or is not, smaller by its last bit."""
+        storages: dict[int, torch.UntypedStorage] = {}
+        with self._fresh():
+            values = [_copied(value, storages) if isinstance(value, torch.Tensor) else value for value in self._values]
+            for value in {torch_private.storage_id(value): value for value in values if isinstance(value, torch.Tensor)}.values():
+                _nudge(value, seed)
+            return self._outcome(runner, [self._leaf(value) for value in values])
+
+    def _outcome(self, runner: Runner, inputs: list[Any]) -> Outcome:
+        outputs = tuple(runner(list(inputs)))
+        grads, _ = self._backward(inputs, outputs)
+        written = tuple(inputs[i].detach() for i in sorted(self._written))
+        plain = tuple(value.detach() if isinstance(value, torch.Tensor) else value for value in outputs)
+        needs = tuple(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs)
+        return Outcome(plain, grads, written, needs, _shared(inputs, outputs))
 
     def seconds(self, runner: Runner) -> float:
         """How long one run takes, with the backward where there is one."""
@@ -198,6 +209,16 @@ def _copied(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> t
     with torch.no_grad():
         made.set_(storages[key], value.storage_offset(), value.size(), value.stride())
     return made.requires_grad_(value.requires_grad)
+
+
+def _nudge(value: torch.Tensor, seed: int) -> None:
+    """Makes some of the numbers in a tensor's memory smaller by their last bit. Nothing overflows, zeros stay."""
+    if not (value.is_floating_point() or value.is_complex()) or value.dtype.itemsize < 2:
+        return
+    with torch.no_grad():
+        memory = torch.empty(0, dtype=value.dtype, device=value.device).set_(value.untyped_storage())  # type: ignore[call-overload]
+        chosen = torch.randint(0, 2, memory.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+        memory.mul_(1 - torch.finfo(value.dtype).eps * chosen.to(value.device))
 
 
 def _shared(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[int | None, ...]:

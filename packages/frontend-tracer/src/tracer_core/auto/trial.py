@@ -28,11 +28,12 @@ from tracer_core import stages
 from tracer_core.auto import memory, worker
 from tracer_core.auto.ambient import Ambient
 from tracer_core.auto.choice import Choice, Row
-from tracer_core.auto.judge import Wrong, error_of
+from tracer_core.auto.comparison import Comparison
+from tracer_core.auto.judge import Wrong
 from tracer_core.auto.plan import Candidate, Plan
 from tracer_core.auto.repeats import own_code
 from tracer_core.auto.rounds import Times, timed
-from tracer_core.auto.sample import NoSample, Outcome, Sample, rng_states
+from tracer_core.auto.sample import NoSample, Sample, rng_states
 from tracer_core.auto.turns import Turns
 from tracer_core.bridges import TorchStyle
 from tracer_core.captured import CapturedGraph
@@ -49,9 +50,6 @@ EAGER_NAME = EAGER.name
 GAIN = 0.98
 #: Candidates that need at most this part more than the best are timed against it once more, all together.
 CLOSE = 1.25
-#: How often a candidate is compared with eager where the weights change meanwhile.
-COMPARISONS = 5
-
 _trials: weakref.WeakSet[Trial] = weakref.WeakSet()
 
 
@@ -83,7 +81,7 @@ class Trial:
         self._ambient, self._record = Ambient(), stages.continued()
         self._turns, self._lock, self._done = Turns(), threading.Lock(), threading.Event()
         self._sample: Sample | None = None
-        self._expected: Outcome | None = None
+        self._comparison: Comparison | None = None
         self._remembered: Choice | None = None
         self._key, self._started = "", 0.0
         self._begun = self._here = False
@@ -133,6 +131,7 @@ class Trial:
         sample.draws = any(not torch.equal(a, b) for a, b in zip(before, after, strict=False))
         sample.rng = before
         self._sample, self._target = sample, self._served
+        self._comparison = Comparison(sample, self._eager, self.plan.options.tolerance)
         if self.plan.options.wait:
             self._work()
             self._run_here()
@@ -245,12 +244,12 @@ class Trial:
 
     def _is_right(self, entrant: Entrant) -> bool:
         """Runs a candidate twice (the first result is checked by the core, the second is the usual) and compares."""
-        assert self._sample is not None and entrant.runner is not None
+        assert self._sample is not None and self._comparison is not None and entrant.runner is not None
         try:
             start = time.perf_counter()
             self._sample.run(entrant.runner)
             first = time.perf_counter() - start
-            distance = self._compared(self._sample, entrant.runner)
+            distance = self._comparison.error(entrant.runner)
         except Wrong as wrong:
             entrant.runner = None
             entrant.note(status="wrong", detail=str(wrong))
@@ -261,27 +260,6 @@ class Trial:
             return False
         entrant.note(error=distance, compile_seconds=(entrant.row.compile_seconds or 0.0) + first)
         return True
-
-    def _compared(self, sample: Sample, runner: Runner) -> float:
-        """The error of a runner's second run. Raises Wrong. Parameters that nobody trains here are read where they are,
-        so the program may have changed them since eager's run: what differs is compared again between two runs of
-        eager that agree."""
-        tolerance = self.plan.options.tolerance
-        if self._expected is not None:
-            try:
-                return error_of(self._expected, sample.run(runner), tolerance)
-            except Wrong:
-                pass
-        for _ in range(COMPARISONS):
-            before = sample.run(self._eager).kept()
-            found = sample.run(runner).kept()
-            self._expected = sample.run(self._eager).kept()
-            try:
-                error_of(before, self._expected, tolerance)
-            except Wrong:
-                continue
-            return error_of(self._expected, found, tolerance)
-        raise Wrong(f"not known: eager's own results changed during each of {COMPARISONS} comparisons")
 
     def _judge(self, entrant: Entrant) -> None:
         """Compares and times a candidate; a faster one takes over."""
@@ -404,7 +382,7 @@ class Trial:
         if self._best_name == EAGER_NAME and self._eager_row.detail == "serves meanwhile":
             self._eager_row = dataclasses.replace(self._eager_row, detail="")
         self._target = self._best
-        self._sample = self._expected = self._captured = None
+        self._sample = self._comparison = self._captured = None
         for entrant in self._entrants:
             entrant.runner = None
         self._done.set()

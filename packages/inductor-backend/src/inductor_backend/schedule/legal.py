@@ -7,7 +7,7 @@ the same point of the domain, so that values can be handed over in registers or 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from inductor_backend.index_expr import (
@@ -19,7 +19,7 @@ from inductor_backend.index_expr import (
     reshape_groups,
     variables,
 )
-from inductor_backend.loop_ir.nodes import LoopNode, Program
+from inductor_backend.loop_ir.nodes import LoopNode, Program, Store
 from inductor_backend.loop_ir.values import Rewriter
 from inductor_backend.schedule.inline import redomain
 
@@ -190,13 +190,36 @@ def check_values(
     overwritten = {name: store for store in node.stores for name in store.buffers if name in mutated}
     if not overwritten:
         return None
-    if any(any(member.reduced) for member in members) and any(
-        node.reduced[p] for s in node.stores for p in s.value.variables
-    ):
-        return Refused("overwrites an input inside a reduction's kernel")
+    if any(any(member.reduced) for member in members):
+        if any(node.reduced[p] for s in node.stores for p in s.value.variables):
+            return Refused("overwrites an input inside a reduction's kernel")
+        late = _read_in_loops(members, overwritten.keys())
+        if late is not None:
+            return Refused(f"overwrites {late}, which a later loop over the same row may read")
     for member in (*members, node):
         for load in member.loads():
             store = overwritten.get(load.buffer)
             if store is not None and store.index != load.attr[1]:
                 return Refused(f"overwrites {load.buffer}, which is read at another index")
     return None
+
+
+def _read_in_loops(members: Sequence[LoopNode], names: Collection[str]) -> str | None:
+    """One of these buffers from which something inside a row is computed: its loop may come after what is done once a
+    row, and computes again what it needs of that."""
+    sources: dict[str, str] = {}
+    for member in members:
+        loaded = (load.buffer for load in member.loads())
+        found = next((one for name in loaded if (one := name if name in names else sources.get(name))), None)
+        if found is None:
+            continue
+        if member.is_reduction or any(_in_row(store, member.reduced) for store in member.stores):
+            return found
+        sources.update(dict.fromkeys(member.writes, found))
+    return None
+
+
+def _in_row(store: Store, reduced: Sequence[bool]) -> bool:
+    """Whether a store is done for each point of a row, not once."""
+    variables_of = (*store.value.variables, *(p for index in store.index for p in index.variables()))
+    return not store.plain or any(reduced[p] for p in variables_of)
