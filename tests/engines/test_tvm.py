@@ -155,7 +155,7 @@ def scheduled_texts(monkeypatch):
 
 
 #: rows, columns, length of the sums: whole tiles, one row, sizes that nothing divides.
-PRODUCTS = [(12, 48, 32), (1, 64, 96), (16, 7, 64), (5, 9, 11), (8, 16, 8), (3, 1, 16), (64, 33, 20)]
+PRODUCTS = [(13, 48, 32), (197, 24, 32), (12, 48, 32), (1, 64, 96), (16, 7, 64), (5, 9, 11), (8, 16, 8), (3, 1, 16), (64, 33, 20)]
 
 
 @pytest.mark.parametrize("sizes", PRODUCTS, ids=str)
@@ -199,6 +199,54 @@ def test_products_of_symbolic_rows_are_tiled(monkeypatch):
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
     products = [text for text in texts if "by_rows" in text]
     assert len(products) == 2 and all("T.vectorized" in text and "T.parallel" in text for text in products)
+
+
+#: left, right: sizes that no tile divides, few columns, batches.
+BY_COLUMNS = [
+    ((197, 64), (64, 197)), ((3, 13, 20), (3, 20, 21)), ((2, 7, 33), (2, 33, 64)), ((1, 40), (40, 45)), ((50, 9), (9, 3)),
+    ((4, 1, 16), (4, 16, 31)), ((11, 16), (16, 12)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shapes", BY_COLUMNS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@torch.no_grad()
+def test_products_of_sizes_that_no_tile_divides(shapes, dtype):
+    """Rows and columns beyond the last one are computed with, and must not be seen: neither NaN in the last row nor
+    what lies behind it in memory."""
+    torch.manual_seed(0)
+    a, b = (torch.randn(shape).to(dtype) for shape in shapes)
+    program = lambda a, b: (a @ b, (a @ b).relu() + 1)  # noqa: E731
+    fast = tracer_core.compile(program, backend="tvm")
+    for last in (1.0, float("nan")):
+        a[..., -1, :] *= last
+        for ours, expected in zip(fast(a, b), program(a, b), strict=True):
+            tolerance = 1e-4 if dtype is torch.float32 else 1e-10
+            torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@torch.no_grad()
+def test_frozen_weights_are_tiles_when_the_module_is_made(monkeypatch):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(96, 50).eval()
+    x = torch.randn(40, 96)
+    for frozen in (False, True):
+        texts = scheduled_texts(monkeypatch)
+        fast = tracer_core.compile(model, backend="tvm", options={"freeze": frozen})
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+        (product,) = [text for text in texts if "by_columns" in text]
+        assert ('T.sblock("tiles")' in product) is not frozen
+        assert not any("tiles" in text for text in texts if text is not product)
+
+
+@torch.no_grad()
+def test_products_of_any_sizes_in_one_build(monkeypatch):
+    made = builds(monkeypatch)
+    fast = tracer_core.compile(lambda a, b: a @ b, backend="tvm", dynamic=True)
+    for batch, rows, length, columns in ((2, 9, 6, 5), (3, 4, 8, 33), (2, 17, 5, 64), (5, 33, 70, 47)):
+        a, b = torch.randn(batch, rows, length), torch.randn(batch, length, columns)
+        torch.testing.assert_close(fast(a, b), a @ b, rtol=1e-4, atol=1e-4)
+    assert len(made) == 1
 
 
 def builds(monkeypatch):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tvm_backend import products
 from tvm_backend.dtypes import DTYPES
 from tvm_backend.tvm_private import Converter
 
@@ -69,11 +70,13 @@ def _multiplied(importer: Any, a: Any, b: Any, dtype: torch.dtype) -> Any:
     """a @ b. Of a transposed matrix (a weight of torch.nn.Linear), as it lies: nothing is transposed in memory."""
     from tvm import relax
 
-    emit = importer.block_builder.emit
+    builder, left, right = importer.block_builder, importer.env[a], importer.env[b]
+    if dtype not in (torch.float32, torch.float64):
+        return builder.emit(relax.op.matmul(left, right, out_dtype=DTYPES[dtype]))
     original = _transposed(b)
-    if original is None or dtype not in (torch.float32, torch.float64):
-        return emit(relax.op.matmul(importer.env[a], importer.env[b], out_dtype=DTYPES[dtype]))
-    return importer.block_builder.emit_te(_by_rows, importer.env[a], importer.env[original], primfunc_name_hint="by_rows")
+    if original is None:
+        return products.product(builder, left, right)
+    return products.transposed(builder, left, importer.env[original], original.name in importer.frozen)
 
 
 def _transposed(node: torch.fx.Node) -> torch.fx.Node | None:
@@ -86,14 +89,6 @@ def _transposed(node: torch.fx.Node) -> torch.fx.Node | None:
     given = tuple(list(one) if isinstance(one, (list, tuple)) else one for one in node.args[1:])
     original: Any = node.args[0]
     return original if given == swapped else None
-
-
-def _by_rows(a: Any, b: Any) -> Any:
-    """``a @ b.t()``, written as sums along the rows of both."""
-    from tvm import te
-
-    k = te.reduce_axis((0, a.shape[1]), name="k")
-    return te.compute((a.shape[0], b.shape[0]), lambda i, j: te.sum(a[i, k] * b[j, k], axis=k), name="by_rows")
 
 
 def _product_and_sum(importer: Any, node: torch.fx.Node) -> Any:

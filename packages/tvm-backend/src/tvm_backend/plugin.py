@@ -43,7 +43,8 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     with stage("tvm import", graph=spec.name):
         made = contiguous_graph(graph)
         promote(made.graph)
-        module = relax_module(made.graph)
+        constants = frozenset(spec.constants)
+        module = relax_module(made.graph, [name for index, name, _ in made.inputs if index in constants])
     if spec.constants:
         return Freezable(module, made, spec)
     with stage("tvm build", graph=spec.name):

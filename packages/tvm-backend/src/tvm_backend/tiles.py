@@ -31,6 +31,10 @@ WIDE, NARROW = (16, 24), (8, 12)
 WIDTHS, ROWS, SMALL = (32, 16, 8, 4, 2), (12, 8, 6, 5, 4, 3, 2), (8, 6, 5, 4, 3, 2, 1)
 
 
+#: Annotation of a sum: which of its axes are a tile's rows.
+TILE_ROWS = "tvm_backend.tile_rows"
+
+
 def vectors() -> tuple[int, int]:
     """(lanes, registers) of this processor."""
     return WIDE if "AVX512" in torch.backends.cpu.get_cpu_capability() else NARROW
@@ -39,12 +43,14 @@ def vectors() -> tuple[int, int]:
 @dataclass(frozen=True, slots=True)
 class Form:
     """Axes of a sum of products, by their position among the block's. rows: None where there is no such axis. dot: the sum
-    is the vector. matrix: every index is a loop as it is (no window slides)."""
+    is the vector. matrix: every index is a loop as it is (no window slides). free: those that the vector's loads do not
+    depend on, rows among them."""
 
     rows: int | None
     column: int
     dot: bool
     matrix: bool
+    free: frozenset[int]
 
 
 def extent(loop: Any) -> int | None:
@@ -129,8 +135,9 @@ def _partial_sums(schedule: Any, block: Any, form: Form, loops: Sequence[Any], e
     for axis, factor in splits:
         places[axis], small = schedule.split(places[axis], factors=[None, factor])
         inner.append(small)
-    outer = [places[i] for i in spatial if i not in (form.rows, form.column)]
-    outer += [places[form.column], *(() if form.rows is None else (places[form.rows],))]
+    others = [i for i in spatial if i not in (form.rows, form.column)]
+    order = [*(i for i in others if i not in form.free), form.column, *(i for i in others if i in form.free)]
+    outer = [places[i] for i in (*order, *(() if form.rows is None else (form.rows,)))]
     schedule.reorder(*outer, *reversed(inner), final[-1])
     schedule.set_scope(partial, 0, "local")
     # By way of a copy: what is read by elements is not kept in registers.
@@ -192,11 +199,13 @@ def _form(statement: Any, axes: Sequence[Any]) -> Form | None:
         return None
     free = [i for i in spatial[:-1] if not any(has(axes[i].var, region) for region in with_column)]
     rows = max(free, key=lambda i: _size(axes[i])) if free else None
+    if TILE_ROWS in statement.annotations:
+        rows = int(statement.annotations[TILE_ROWS])
     matrix = all(is_axis(part) or has(column, [part]) for region in regions for part in region)
     dot = len(sums) == 1 and all(region and sums[0].same_as(region[-1]) for region in regions)
     if not dot and (rows is None or not all(has(column, region[-1:]) for region in with_column)):
         return None
-    return Form(rows, spatial[-1], dot, matrix)
+    return Form(rows, spatial[-1], dot, matrix, frozenset(free))
 
 
 def _size(axis: Any) -> int:

@@ -8,6 +8,7 @@ a shape of one dimension.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -17,8 +18,9 @@ from tvm_backend.converters import CONVERTERS
 from tvm_backend.dtypes import DTYPES
 
 
-def relax_module(graph: torch.fx.Graph) -> Any:
-    """Raises what TVM's importer raises, and KeyError for a dtype that TVM has not."""
+def relax_module(graph: torch.fx.Graph, frozen: Collection[str] = ()) -> Any:
+    """frozen: names of placeholders that will be constants. Raises what TVM's importer raises, and KeyError for a dtype
+    that TVM has not."""
     from tvm import relax, tirx
 
     placeholders = graph.find_nodes(op="placeholder")
@@ -42,7 +44,7 @@ def relax_module(graph: torch.fx.Graph) -> Any:
         else:
             values[node.name] = size(value)
             parameters.append((f"{node.name}_shape", relax.ShapeType([values[node.name]])))
-    return tvm_private.translate(graph, parameters, values, CONVERTERS)
+    return tvm_private.translate(graph, parameters, values, CONVERTERS, frozen)
 
 
 def _bound(placeholders: list[torch.fx.Node]) -> list[Any]:

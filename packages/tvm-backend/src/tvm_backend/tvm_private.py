@@ -9,7 +9,7 @@ Tried on apache-tvm 0.27.0.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,15 +36,18 @@ def translate(
     parameters: Sequence[tuple[str, Any]],
     values: Mapping[str, Any],
     own: Mapping[str, Converter],
+    frozen: Collection[str] = (),
 ) -> Any:
     """The Relax module of a graph; its function ``main`` returns a tuple of the graph's outputs.
 
     parameters: the function's parameters, (name, Relax type). values: what placeholders without a parameter of their
-    name stand for (sizes: TIR variables). Raises what the importer raises.
+    name stand for (sizes: TIR variables). frozen: names of parameters that will be constants; converters of ours find
+    them as ``importer.frozen``. Raises what the importer raises.
     """
     from tvm import relax
 
     importer = _importer_class()()
+    importer.frozen = frozenset(frozen)
     for name, converter in own.items():
         importer.convert_map[name] = functools.partial(converter, importer)
     importer.block_builder = builder = relax.BlockBuilder()

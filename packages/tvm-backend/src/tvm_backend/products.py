@@ -1,0 +1,212 @@
+"""Products of matrices, written so that their loops can be tiled whatever the sizes are.
+
+In: two tensors of a Relax module, ``a`` by rows; ``b`` by columns, or transposed, by rows. Out: the product, emitted. What
+always holds: sizes that no tile divides, symbolic ones among them, are rounded up in a buffer of the product's own: rows
+beyond the last one repeat it, columns beyond it are zeros, and neither reaches the result.
+
+The steps are one function, which FuseOps hands to what reads the result element by element. Where sizes are symbolic
+they are functions of their own, because TVM cannot prove that one step writes all that the next one reads; so are the
+tiles of a frozen weight, which FoldConstant then makes while TVM compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tvm_backend.tiles import ROWS, SMALL, TILE_ROWS, largest, vectors
+
+#: Attributes of a function of products: what reads the result, element by element, may be fused with it; or nothing may.
+FUSABLE, ALONE = {"op_pattern": 4}, {"op_pattern": 8}
+
+#: Of padding: no more than this part of the rows, where a lower tile has less.
+WASTE = 1 / 8
+
+#: Fewer columns are not worth vectors, and so many lanes serve as well as a whole vector.
+FEW = 8
+
+#: So many times the rows, tiles of a transposed matrix cost as much to make as they gain.
+GAIN = 3
+
+
+def transposed(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
+    """``a @ b.t()``. frozen: b is a constant."""
+    rows, length = a.ty.shape
+    columns = b.ty.shape[0]
+    height, (width, _) = _height(rows, ROWS), _width(columns)
+    sizes = _size(rows), _size(columns), _size(length)
+    many = frozen or (None not in sizes and sizes[0] * GAIN > sizes[2])  # type: ignore[operator]
+    if many and (sizes[0] is None or sizes[0] >= min(ROWS)) and width >= FEW:
+        return _in_tiles(builder, a, b, width, height or largest(sizes[0], ROWS), _tiles_of_rows, alone=frozen)
+    low = _height(rows, SMALL)
+    if low is None:
+        return builder.emit_te(_by_rows, a, b, primfunc_attrs=FUSABLE)
+    if sizes[0] is not None:
+        joined = lambda a, b: _joined_rows(_tiles_by_rows(a, b, low), rows)  # noqa: E731
+        return builder.emit_te(joined, a, b, primfunc_attrs=FUSABLE, primfunc_name_hint="by_rows")
+    tiles = builder.emit_te(_tiles_by_rows, a, b, low, primfunc_attrs=ALONE)
+    return builder.emit_te(_joined_rows, tiles, rows)
+
+
+def product(builder: Any, a: Any, b: Any) -> Any:
+    """``a @ b``, of matrices or batches of them."""
+    width, whole = _width(b.ty.shape[-1])
+    height = _height(a.ty.shape[-2], ROWS)
+    if whole and height is None:
+        return builder.emit_te(_by_columns, a, b, primfunc_attrs=FUSABLE)
+    return _in_tiles(builder, a, b, width, height or 1, None if whole else _tiles_of_columns, alone=False)
+
+
+def _in_tiles(builder: Any, a: Any, b: Any, width: int, height: int, made: Any, alone: bool) -> Any:
+    """The product of a and the tiles that `made` makes of b (None: of b as it lies). alone: they are constants."""
+    rows = a.ty.shape[-2]
+    columns = b.ty.shape[-1 if made is not _tiles_of_rows else -2]
+    symbolic = any(_size(size) is None for size in (*a.ty.shape, *b.ty.shape))
+    if made is not None and (alone or symbolic):
+        b, made = builder.emit_te(made, b, width, primfunc_attrs=ALONE), _as_they_are
+
+    def tiles(a: Any, b: Any) -> Any:
+        return _tiles_of_product(a, b if made is None else made(b, width), columns, height, width, made is not None)
+
+    if symbolic:
+        return builder.emit_te(_joined, builder.emit_te(tiles, a, b, primfunc_attrs=ALONE), rows, columns)
+    joined = lambda a, b: _joined(tiles(a, b), rows, columns)  # noqa: E731
+    return builder.emit_te(joined, a, b, primfunc_attrs=FUSABLE, primfunc_name_hint="by_columns")
+
+
+# Steps, in TVM's expression language --------------------------------------------------------------------
+
+
+def _by_rows(a: Any, b: Any) -> Any:
+    """``a @ b.t()``, written as sums along the rows of both."""
+    from tvm import te
+
+    k = te.reduce_axis((0, a.shape[1]), name="k")
+    return te.compute(
+        (a.shape[0], b.shape[0]), lambda i, j: te.sum(a[i, k] * b[j, k], axis=k), name="by_rows"
+    )
+
+
+def _by_columns(a: Any, b: Any) -> Any:
+    from tvm import te
+
+    k = te.reduce_axis((0, a.shape[-1]), name="k")
+    return te.compute(
+        (*a.shape[:-1], b.shape[-1]),
+        lambda *at: te.sum(a[(*at[:-1], k)] * b[(*at[:-2], k, at[-1])], axis=k),
+        name="by_columns",
+    )
+
+
+def _tiles_by_rows(a: Any, b: Any, height: int) -> Any:
+    """[tile, row, column]"""
+    from tvm import te
+
+    rows = a.shape[0]
+    k = te.reduce_axis((0, a.shape[1]), name="k")
+    return te.compute(
+        (_parts(rows, height), height, b.shape[0]),
+        lambda tile, i, j: te.sum(a[te.min(tile * height + i, rows - 1), k] * b[j, k], axis=k),
+        name="by_rows",
+        attrs={TILE_ROWS: 1},
+    )
+
+
+def _joined_rows(tiles: Any, rows: Any) -> Any:
+    from tvm import te
+
+    height = tiles.shape[1]
+    return te.compute((rows, tiles.shape[2]), lambda i, j: tiles[i // height, i % height, j], name="rows")
+
+
+def _tiles_of_columns(b: Any, width: int) -> Any:
+    """[..., tile, k, column], zeros beyond the last column."""
+    from tvm import te, tirx
+
+    *batch, length, columns = b.shape
+
+    def element(*at: Any) -> Any:
+        *where, tile, k, lane = at
+        column = tile * width + lane
+        return te.if_then_else(column < columns, b[(*where, k, column)], tirx.const(0, b.dtype))
+
+    return te.compute((*batch, _parts(columns, width), length, width), element, name="tiles")
+
+
+def _tiles_of_rows(b: Any, width: int) -> Any:
+    """The same of a transposed matrix."""
+    from tvm import te, tirx
+
+    columns, length = b.shape
+
+    def element(tile: Any, k: Any, lane: Any) -> Any:
+        column = tile * width + lane
+        if _size(columns) is not None and _size(columns) % width == 0:  # type: ignore[operator]
+            return b[column, k]
+        return te.if_then_else(column < columns, b[column, k], tirx.const(0, b.dtype))
+
+    return te.compute((_parts(columns, width), length, width), element, name="tiles")
+
+
+def _as_they_are(tiles: Any, width: int) -> Any:
+    return tiles
+
+
+def _tiles_of_product(a: Any, b: Any, columns: Any, height: int, width: int, tiled: bool) -> Any:
+    """[..., tile of columns, tile of rows, row, column]. tiled: b is."""
+    from tvm import te
+
+    *batch, rows, length = a.shape
+    k = te.reduce_axis((0, length), name="k")
+
+    def element(*at: Any) -> Any:
+        *where, part, tile, row, lane = at
+        right = b[(*where, part, k, lane)] if tiled else b[(*where, k, part * width + lane)]
+        return te.sum(a[(*where, te.min(tile * height + row, rows - 1), k)] * right, axis=k)
+
+    shape = (*batch, _parts(columns, width), _parts(rows, height), height, width)
+    return te.compute(shape, element, name="by_columns", attrs={TILE_ROWS: len(batch) + 2})
+
+
+def _joined(tiles: Any, rows: Any, columns: Any) -> Any:
+    from tvm import te
+
+    *batch, _, _, height, width = tiles.shape
+
+    def element(*at: Any) -> Any:
+        *where, i, j = at
+        return tiles[(*where, j // width, i // height, i % height, j % width)]
+
+    return te.compute((*batch, rows, columns), element, name="columns")
+
+
+def _width(columns: Any) -> tuple[int, bool]:
+    """Of a tile, and whether it divides the columns, or there are too few to be worth tiles of their own."""
+    lanes, _ = vectors()
+    size = _size(columns)
+    width = largest(size, (2 * lanes, lanes))
+    if width > 1 or (size is not None and (size < FEW or size % FEW == 0)):
+        return max(width, 1), True
+    return (lanes if size is not None and size <= lanes else 2 * lanes), False
+
+
+def _height(rows: Any, heights: Iterable[int]) -> int | None:
+    """Rows of a tile to which their number is rounded up; None where a tile divides it, or there are few."""
+    size = _size(rows)
+    tall = [height for height in heights if height >= 4]
+    if size is None:
+        return tall[-1]
+    if size < 4 or largest(size, tall) > 1:
+        return None
+    wasted = {height: -size % height / size for height in tall}
+    return next((height for height in tall if wasted[height] <= WASTE), min(tall, key=lambda height: wasted[height]))
+
+
+def _parts(size: Any, part: int) -> Any:
+    return (size + part - 1) // part
+
+
+def _size(value: Any) -> int | None:
+    """None: symbolic."""
+    value = getattr(value, "value", value)
+    return value if isinstance(value, int) else None
