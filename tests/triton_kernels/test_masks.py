@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from inductor_backend import gpu_masks
 from inductor_backend.gpu_masks import with_known_masks
 from tracer_core import torch_private
 from tracer_core.plugin_api import Phase
@@ -36,21 +37,16 @@ class Maker:
         return node
 
 
-def attentions(mask_of, phase=Phase.INFERENCE, dropout=0.0):
+EFFICIENT = aten._scaled_dot_product_efficient_attention.default
+CUDNN = aten._scaled_dot_product_cudnn_attention.default
+
+
+def attentions(mask_of, phase=Phase.INFERENCE, dropout=0.0, reader=EFFICIENT):
     """The attention nodes of a graph with this mask, after the pass."""
     make = Maker()
     query = make.input(2, 4, SIZE, 64)
     mask = mask_of(make)
-    called = make(
-        aten._scaled_dot_product_efficient_attention.default,
-        query,
-        query,
-        query,
-        mask,
-        False,
-        dropout,
-        scale=0.5,
-    )
+    called = make(reader, query, query, query, mask, False, dropout, scale=0.5)
     make.graph.output((make(operator.getitem, called, 0),))
     gm = torch.fx.GraphModule(torch.nn.Module(), make.graph)
     after = with_known_masks(gm, SimpleNamespace(phase=phase))
@@ -105,9 +101,36 @@ def of_an_input(make):
     return as_numbers(make, make(aten.bitwise_and.Tensor, make(aten.le.Tensor, columns, rows), given))
 
 
+def for_cudnn(make):
+    rows, columns = positions(make)
+    return as_numbers(make, make(aten.le.Tensor, columns, rows), -65504.0)
+
+
+@pytest.fixture
+def no_flash(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: False)
+
+
+@pytest.mark.usefixtures("no_flash")
 def test_what_is_known_becomes_a_flag():
     assert attentions(causal) == ((None, False, 0.0, True), {"scale": 0.5})
     assert attentions(everything) == ((None, False, 0.0, False), {"scale": 0.5})
+
+
+@pytest.mark.usefixtures("no_flash")
+def test_what_torch_writes_for_cudnn_hides_too():
+    """-65504 for what a mask of booleans hides; no other operator is given that number by torch itself."""
+    assert attentions(for_cudnn, reader=CUDNN) == ((None, False, 0.0, True), {"scale": 0.5})
+    assert attentions(causal, reader=CUDNN) == ((None, False, 0.0, True), {"scale": 0.5})
+    assert attentions(everything, reader=CUDNN) == ((None, False, 0.0, False), {"scale": 0.5})
+    assert isinstance(attentions(finite, reader=CUDNN)[0][0], torch.fx.Node)
+    assert isinstance(attentions(for_cudnn)[0][0], torch.fx.Node)
+
+
+def test_a_gpu_that_is_not_there_is_of_no_generation(monkeypatch):
+    """Graphs are compiled for GPUs where there is none: torch is not asked what it cannot know."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu_masks.generation(torch.device("cuda:0")) == 0
 
 
 @pytest.mark.parametrize("mask", [window, strict, finite, of_an_input])
@@ -123,5 +146,5 @@ def test_training_and_dropout_stay():
 
 def test_flash_attention_is_called_where_torch_has_it(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(gpu_masks, "generation", lambda device: 9)
     assert attentions(causal) == ((0.0, True, False), {"scale": 0.5})

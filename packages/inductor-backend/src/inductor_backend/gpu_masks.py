@@ -23,6 +23,9 @@ MASKED = {
     aten._scaled_dot_product_cudnn_attention.default: (5, 6),
 }
 
+#: What torch writes for "hidden" where it hands a mask of booleans to cuDNN (torch 2.11; -inf elsewhere).
+HIDDEN_FROM_CUDNN = -65504.0
+
 #: Elements of the largest mask that is looked at.
 LARGEST = 1 << 24
 
@@ -34,19 +37,21 @@ def with_known_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.Gr
     if spec.phase is not Phase.INFERENCE:
         return gm
     known = _known(gm.graph)
-    found: dict[Node, bool | None] = {}  # mask -> causal, hiding nothing (False), or neither
+    # Of a mask and its operator: whether it is causal; False where it hides nothing, None where it is neither.
+    found: dict[tuple[Node, Any], bool | None] = {}
     for node in gm.graph.nodes:
         if _is_plain(node) and node.args[3] in known:
-            mask = node.args[3]
-            if mask not in found:
-                found[mask] = _meaning(gm, _whole(mask))
+            mask, key = node.args[3], (node.args[3], node.target)
+            if key not in found:
+                found[key] = _meaning(gm, _whole(mask), node.target)
     if all(meaning is None for meaning in found.values()):
         return gm
     editor = Editor(copy_of(gm), ())
     copies = dict(zip(gm.graph.nodes, list(editor.graph.nodes), strict=True))
     for node in gm.graph.nodes:
-        if _is_plain(node) and found.get(node.args[3]) is not None:
-            _replace(editor, copies[node], bool(found[node.args[3]]))
+        meaning = found.get((node.args[3], node.target)) if _is_plain(node) else None
+        if meaning is not None:
+            _replace(editor, copies[node], meaning)
     editor.graph.eliminate_dead_code()
     return editor.gm
 
@@ -87,8 +92,8 @@ def _whole(mask: Node) -> Node:
     return mask
 
 
-def _meaning(gm: torch.fx.GraphModule, mask: Node) -> bool | None:
-    """True: what comes later is hidden. False: nothing is. None: anything else."""
+def _meaning(gm: torch.fx.GraphModule, mask: Node, reader: Any) -> bool | None:
+    """What a mask tells this operator. True: what comes later is hidden. False: nothing is. None: anything else."""
     fake = mask.meta["val"]
     if fake.dim() < 2 or fake.shape[-1] != fake.shape[-2] or fake.numel() > LARGEST:
         return None
@@ -96,13 +101,22 @@ def _meaning(gm: torch.fx.GraphModule, mask: Node) -> bool | None:
     if value is None:
         return None
     kept = value if value.dtype is torch.bool else value == 0
-    if value.dtype is not torch.bool and not torch.equal(value == -torch.inf, ~kept):
+    if value.dtype is not torch.bool and not torch.equal(_hidden(value, reader), ~kept):
         return None
     if bool(kept.all()):
         return False
     size = kept.shape[-1]
     causal = torch.ones(size, size, dtype=torch.bool).tril()
     return True if torch.equal(kept, causal.expand_as(kept)) else None
+
+
+def _hidden(numbers: torch.Tensor, reader: Any) -> torch.Tensor:
+    """Where a mask of numbers leaves nothing to see. (A causal mask leaves each row an element that is seen, beside which
+    cuDNN's number leaves 0.)"""
+    hidden = numbers == -torch.inf
+    if reader is aten._scaled_dot_product_cudnn_attention.default:
+        hidden |= numbers == torch.tensor(HIDDEN_FROM_CUDNN, dtype=numbers.dtype)
+    return hidden
 
 
 def _computed(gm: torch.fx.GraphModule, wanted: Node) -> torch.Tensor | None:
@@ -157,4 +171,9 @@ def _has_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> b
         return False
     plain = all(one.stride(-1) == 1 for one in (query, key, value))
     fits = query.shape[-1] % 8 == 0 and query.shape[-1] <= 256
-    return plain and fits and 0 not in query.shape and torch.cuda.get_device_capability(query.device)[0] >= 8
+    return plain and fits and 0 not in query.shape and generation(query.device) >= 8
+
+
+def generation(device: torch.device) -> int:
+    """The first number of the device's compute capability; 0 where graphs are compiled without a GPU."""
+    return torch.cuda.get_device_capability(device)[0] if torch.cuda.is_available() else 0
