@@ -34,6 +34,42 @@ PROGRAMS = {
 }
 
 
+ROUND = {
+    "a copy": lambda b: torch.as_strided_copy(b, (2, 2), (1, 2), 1) * 2,
+    "a view": lambda b: torch.as_strided(b, (3, 2), (1, 2), 5) * 2 + b.sum(),
+    "a view from its beginning": lambda b: b.as_strided((3, 2), (2, 1)).cos(),
+    "scattered": lambda b: SCATTER(b, b.cos()[:2], (2,), (1,), 9) + 1,
+}
+
+
+@pytest.mark.parametrize("name", ROUND)
+def test_memory_round_an_input(name):
+    """Elements that only the input's storage has; the place counts from where that begins, wherever the input does."""
+    program = ROUND[name]
+    fast = tracer_core.compile(program, backend="inductor", fullgraph=True)
+    for start in (8, 8, 10, 2):
+        x = base(60)[start : start + 20 : 4]
+        expected = program(x)
+        found = fast(x)
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(found, expected)
+
+
+def test_memory_round_an_input_beside_a_write():
+    def program(x, y):
+        y.add_(1)
+        return x.as_strided((4,), (1,)) * 2
+
+    fast = tracer_core.compile(program, backend="inductor")
+    ours, eager = base(20), base(20)
+    try:
+        found = fast(ours[::2], ours[1::2])
+    except tracer_core.BackendError as error:
+        assert "as_strided of a tensor that is not dense" in str(error)
+    else:
+        torch.testing.assert_close(found, program(eager[::2], eager[1::2]))
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_places_count_from_where_the_operand_begins(name):
     program, *inputs = PROGRAMS[name]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tracer_core.recorder.layouts import laid_out
 from tracer_core.recorder.rules import RULES, batch_norm_in_training
 
 aten = torch.ops.aten
@@ -102,3 +103,16 @@ def test_batch_norms_in_training(dtype):
                 if known is not None:
                     expected = facts(aten.native_batch_norm.default(x, *channels, True, 0.1, 1e-5))
                     assert [(tuple(a), tuple(b), c, d) for a, b, c, d in known[1]] == expected
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_results_lie_as_kernels_of_every_device_lay_them_out(device):
+    """torch's fakes say (50, 5, 1) and (2,)."""
+    with FakeTensorMode():
+        turned, plain = torch.empty_strided((5, 10, 5), (1, 5, 50), device=device), torch.empty((5, 10, 5), device=device)
+        gaps = torch.empty_strided((10,), (2,), device=device)
+        for func, args, strides in (
+            (aten.floor_divide.default, (turned, plain), (1, 5, 50)),
+            (aten.uniform.default, (gaps,), (1,)),
+        ):
+            assert laid_out(func, args, func(*args)).stride() == strides

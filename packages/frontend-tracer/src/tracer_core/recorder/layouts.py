@@ -1,4 +1,4 @@
-"""Strides of results, where fakes give others than the CPU's kernels.
+"""Strides of results, where fakes give others than the kernels.
 
 In: an operator, its fake arguments, its fake result. Out: the result with the strides that eager gives. What always
 holds: sizes and dtypes stay. A rule sees the sizes of the captured call; symbolic strides follow the order of its answer, where
@@ -167,8 +167,13 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
     }.items()
     for operator in operators
 }  # fmt: skip
-#: Operators that copy their argument on every device, and then write to the copy (fakes of torch 2.11 say contiguous).
-_OF_ALL_DEVICES = frozenset({aten.zero.default})
+#: Operators that lay their result out by these rules on every device: a copy that is then written to (of `zero` fakes of torch
+#: 2.11 say contiguous), and elementwise kernels.
+_OF_ALL_DEVICES = frozenset(
+    operator
+    for operator, rule in LAYOUTS.items()
+    if rule in (_filled, _elementwise, _ldexp) and operator is not aten.native_dropout_backward.default
+)
 
 
 def laid_out(func: Any, args: tuple[Any, ...], result: Any) -> Any:

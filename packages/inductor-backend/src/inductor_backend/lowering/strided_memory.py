@@ -14,7 +14,7 @@ from inductor_backend.index_expr import simplify
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import Target
-from inductor_backend.lowering.views import as_strided, flat_memory
+from inductor_backend.lowering.views import as_strided, flat_memory, is_read_only_input
 
 
 @lower(aten.as_strided_copy.default)
@@ -37,7 +37,11 @@ def as_strided_scatter(
 
 
 def _by_aten(ctx: Lowering, x: Ref, source: Ref, sizes: Any, strides: Any, offset: Any) -> Ref:
-    """Where the operand begins, as no offset says to ATen."""
+    """Where the operand begins, as no offset says to ATen; anywhere in the memory of an input."""
+    if is_read_only_input(ctx, x):
+        given = [ctx.strided(x), ctx.strided(source), list(sizes), list(strides), offset]
+        read: Ref = ctx.extern(ctx.node.target, given, fallback=True)
+        return read
     value = ctx.node.args[0].meta["val"]  # type: ignore[union-attr]
     start = ctx.sizes.expr(value.storage_offset())
     if offset is not None and simplify(ctx.sizes.expr(offset) - start) != 0:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr, Index, mod, product, simplify, variables
-from inductor_backend.loop_ir.nodes import Buffer, Store
+from inductor_backend.index_expr import Expr, Index, contiguous_strides, mod, product, simplify, variables
+from inductor_backend.loop_ir.nodes import Buffer, BufferKind, Store
 from inductor_backend.loop_ir.values import cast, const, make
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
@@ -150,12 +150,26 @@ def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = No
     """Strides count in the memory that eager's `x` has, whatever ours is: where that is dense, its elements in
     the order of eager's memory are what they count in."""
     memory = flat_memory(ctx, x, ctx.shape(), strides, offset)
+    if memory is None and is_read_only_input(ctx, x):
+        copy: Ref = ctx.extern(
+            aten.as_strided_copy.default,
+            [ctx.strided(x), list(sizes), list(strides), offset],
+            strides=contiguous_strides(ctx.shape()),
+            fallback=True,
+        )
+        return copy
     if memory is None:
         raise unsupported(
             "lower", "as_strided of a tensor that is not dense, or beyond its elements", ctx.node
         )
     flat, _, place = memory
     return flat.remap(ctx.shape(), [place(variables(ctx.shape()))])
+
+
+def is_read_only_input(ctx: Lowering, x: Ref) -> bool:
+    """Whether x is an input of a graph that writes to none: ATen sees its memory as eager does, with what lies around it."""
+    written = any(node.target is aten.copy_.default for node in ctx.node.graph.nodes)
+    return x.buffer.kind is BufferKind.INPUT and x.is_whole and not written
 
 
 def flat_memory(
