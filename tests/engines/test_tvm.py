@@ -88,6 +88,16 @@ CONVOLUTIONS = {
     "depthwise": ((2, 8, 12, 12), dict(out_channels=8, kernel_size=3, groups=8, padding=1)),
     "7x7, stride 2": ((1, 3, 32, 32), dict(out_channels=8, kernel_size=7, stride=2, padding=3)),
     "one pixel": ((2, 8, 3, 3), dict(out_channels=8, kernel_size=3)),
+    "one pixel, padding cut": ((64, 32, 1, 1), dict(out_channels=32, kernel_size=3, padding=1, groups=4)),
+    "one pixel, stride 2": ((8, 32, 2, 2), dict(out_channels=64, kernel_size=3, padding=1, stride=2, groups=2)),
+    "one pixel, dilated": ((4, 16, 3, 3), dict(out_channels=16, kernel_size=2, dilation=2)),
+    "one pixel of padding alone": ((2, 4, 1, 1), dict(out_channels=4, kernel_size=2, dilation=2, padding=1)),
+    "points of narrow images": ((4, 32, 4, 4), dict(out_channels=24, kernel_size=1)),
+    "points that nothing divides": ((2, 16, 7, 7), dict(out_channels=32, kernel_size=1)),
+    "narrow": ((2, 16, 7, 7), dict(out_channels=32, kernel_size=3, padding=1)),
+    "narrow, grouped": ((16, 64, 2, 2), dict(out_channels=64, kernel_size=3, padding=1, groups=4)),
+    "depthwise, two for one": ((2, 16, 7, 7), dict(out_channels=32, kernel_size=5, padding=2, groups=16)),
+    "two windows": ((1, 4, 11, 20), dict(out_channels=8, kernel_size=(3, 5), stride=(2, 1), padding=(1, 2), groups=2)),
 }
 
 
@@ -104,6 +114,56 @@ def test_default_schedules_of_convolutions(name):
     truth = model.double()(x.double())
     model.float()
     assert (fast(x) - truth).norm() <= 3 * (model(x) - truth).norm() + 1e-6 * truth.norm()
+
+
+#: What TVM's own form leaves without vectors.
+SCALAR = {
+    "one pixel": ((64, 32, 1, 1), dict(out_channels=32, kernel_size=3, padding=1, groups=4)),
+    "narrow": ((2, 16, 7, 7), dict(out_channels=32, kernel_size=3, padding=1)),
+    "grouped": ((2, 8, 16, 16), dict(out_channels=16, kernel_size=3, padding=1, groups=4)),
+    "points": ((2, 8, 6, 6), dict(out_channels=16, kernel_size=1)),
+}
+
+
+@pytest.mark.parametrize("name", SCALAR)
+@torch.no_grad()
+def test_convolutions_of_every_form_are_tiled(name, monkeypatch):
+    texts = scheduled_texts(monkeypatch)
+    shape, settings = SCALAR[name]
+    torch.manual_seed(0)
+    model, x = torch.nn.Conv2d(shape[1], **settings).eval(), torch.randn(shape)
+    torch.testing.assert_close(tracer_core.compile(model, backend="tvm")(x), model(x), rtol=1e-4, atol=1e-5)
+    assert any("T.vectorized" in text and "T.unroll" in text for text in texts)
+
+
+@torch.no_grad()
+def test_convolutions_in_float64_and_of_changing_batches():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(8, 32, 3, padding=1, groups=2), torch.nn.ReLU(), torch.nn.Conv2d(32, 16, 1), torch.nn.MaxPool2d(7),
+        torch.nn.Conv2d(16, 16, 1, groups=2),
+    ).eval().double()  # fmt: skip
+    fast = tracer_core.compile(model, backend="tvm", dynamic=True)
+    for batch in (3, 2, 9):
+        x = torch.randn(batch, 8, 7, 7, dtype=torch.float64)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
+def test_max_pooling_keeps_nan_and_infinities():
+    x = torch.randn(2, 3, 9, 9)
+    x[0, 0, 4, 4] = x[1, 2, 0, 0] = x[1, 0, 8, 8] = float("nan")
+    x[0, 1], x[1, 1, 8, 8], x[0, 2] = -float("inf"), float("inf"), -1e38
+
+    def program(x):
+        plain = F.max_pool2d(x, 3, 2, 1), F.max_pool2d(x, 2, ceil_mode=True), F.max_pool2d(x, (3, 1), 1, 0, dilation=2)
+        return *plain, F.max_pool1d(x[0], 3, 2, 1), F.max_pool3d(x, 2, padding=1), F.max_pool2d(x, 2, return_indices=True)
+
+    fast = tracer_core.compile(program, backend="tvm")
+    for scale in (1, 2):
+        expected = program(x * scale)
+        for ours, eager in zip((*fast(x * scale)[:-1], *fast(x * scale)[-1]), (*expected[:-1], *expected[-1]), strict=True):
+            torch.testing.assert_close(ours, eager, equal_nan=True, rtol=0, atol=0)
 
 
 @torch.no_grad()

@@ -72,11 +72,13 @@ def _inline(schedule: Any) -> None:
 
 
 def _vectorise(schedule: Any, block: Any) -> None:
-    """A pointwise step: outer loops in parallel, the last one in vectors."""
+    """A pointwise step: outer loops in parallel, the last one that is a loop in vectors."""
     loops = schedule.get_loops(block)
+    extents = [extent(schedule.get(loop)) for loop in loops]
+    while extents and extents[-1] == 1:  # images of one pixel
+        loops, extents = loops[:-1], extents[:-1]
     if not loops:
         return
-    extents = [extent(schedule.get(loop)) for loop in loops]
     width = largest(extents[-1], WIDTHS)
     *outer, last = loops
     if width > 1:

@@ -28,7 +28,7 @@ REDUCTION = 2  # tirx.IterVar.CommReduce
 WIDE, NARROW = (16, 24), (8, 12)
 
 #: Columns of a tile of images or matrices, and rows, the best first; of a tile of partial sums.
-WIDTHS, ROWS, SMALL = (32, 16, 8, 4, 2), (12, 8, 6, 5, 4, 3, 2), (8, 6, 5, 4, 3, 2, 1)
+WIDTHS, ROWS, SMALL = (32, 16, 8, 4, 2), (12, 8, 7, 6, 5, 4, 3, 2), (8, 6, 5, 4, 3, 2, 1)
 
 
 #: Annotation of a sum: which of its axes are a tile's rows.

@@ -31,6 +31,11 @@ def converted() -> frozenset[str]:
     return frozenset(_importer_class()().convert_map)
 
 
+def theirs(importer: Any, node: torch.fx.Node) -> Any:
+    """What TVM's own converter makes of a node for which we have one."""
+    return importer.theirs[getattr(node.target, "__name__", "")](node)
+
+
 def translate(
     graph: torch.fx.Graph,
     parameters: Sequence[tuple[str, Any]],
@@ -47,15 +52,4 @@ def translate(
     from tvm import relax
 
     importer = _importer_class()()
-    importer.frozen = frozenset(frozen)
-    for name, converter in own.items():
-        importer.convert_map[name] = functools.partial(converter, importer)
-    importer.block_builder = builder = relax.BlockBuilder()
-    variables = {name: relax.Var(name, kind) for name, kind in parameters}
-    nodes = list(graph.nodes)
-    with builder.function(name="main", params=list(variables.values())):
-        with builder.dataflow():
-            results = importer._translate_fx_graph(None, nodes, {**variables, **values})
-            result = builder.emit_output(relax.Tuple(list(results)))
-        builder.emit_func_output(result)
-    return builder.get()
+    importer.theirs = dict(importer.convert_map)

@@ -1,0 +1,79 @@
+"""Our converter of max pooling: the largest of a window, NaN where there is one.
+
+In: the importer and a node of ``max_pool1d``, 2d or 3d, with indices or without. Out: a Relax expression; where ATen gives
+indices too, a tuple with numbers in their place (a graph that reads them is refused by the probe, as with TVM's own
+converter). What always holds: NaN is not lost, which TVM's maximum does, and a window of padding alone gives -inf.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tvm_backend.tvm_private import Converter
+
+
+def max_pool(dimensions: int, indices: bool) -> Converter:
+    """The converter for images of so many dimensions."""
+
+    def convert(importer: Any, node: torch.fx.Node) -> Any:
+        from tvm import relax
+
+        x, kernel, *rest = importer.retrieve_args(node)
+        defaults: tuple[Any, ...] = (None, 0, 1)  # ceil_mode, the last argument, is in the sizes of the result
+        stride, padding, dilation = (*rest[:3], *defaults[len(rest) :])
+        value: Any = node.meta["val"]
+        sizes = (value[0] if indices else value).shape[-dimensions:]
+        if not all(isinstance(size, int) for size in (*sizes, *node.args[0].meta["val"].shape[-dimensions:])):  # type: ignore[union-attr]
+            raise NotImplementedError("max pooling of images whose size changes")
+        if not node.args[0].meta["val"].dtype.is_floating_point:  # type: ignore[union-attr]
+            raise NotImplementedError("max pooling of whole numbers")
+        steps = [_each(one, dimensions) for one in (kernel, stride or kernel, padding, dilation)]
+        result = importer.block_builder.emit_te(_largest, x, *steps, list(sizes), primfunc_name_hint="largest")
+        return importer.block_builder.emit(relax.Tuple([result, relax.op.zeros_like(result)])) if indices else result
+
+    return convert
+
+
+def _each(values: Any, dimensions: int) -> list[int]:
+    """One number a dimension."""
+    given = list(values) if isinstance(values, Sequence) else [values]
+    return [int(one) for one in (given * dimensions if len(given) == 1 else given)]
+
+
+def _largest(
+    x: Any, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], sizes: list[int]
+) -> Any:
+    from tvm import te, tirx
+
+    least = tirx.const(float("-inf"), x.dtype)
+    larger = te.comm_reducer(
+        lambda a, b: tirx.Select(tirx.any(a >= b, tirx.isnan(a)), a, b), lambda dtype: tirx.const(float("-inf"), dtype)
+    )
+    lead = len(x.shape) - len(kernel)
+    taps = [te.reduce_axis((0, size), name=f"k{axis}") for axis, size in enumerate(kernel)]
+
+    def value(*place: Any) -> Any:
+        steps = zip(place[lead:], stride, taps, dilation, padding, strict=True)
+        at = [spot * step + tap * gap - pad for spot, step, tap, gap, pad in steps]
+        tests = []
+        for axis, spot in enumerate(at):
+            size = x.shape[lead + axis]
+            if padding[axis]:
+                tests.append(spot >= 0)
+            if (sizes[axis] - 1) * stride[axis] + (kernel[axis] - 1) * dilation[axis] - padding[axis] >= int(size):
+                tests.append(spot < size)
+        read = x[(*place[:lead], *at)]
+        return larger(tirx.if_then_else(tirx.all(*tests), read, least) if tests else read, axis=taps)
+
+    return te.compute((*x.shape[:lead], *sizes), value, name="largest")
+
+
+#: By the operator's name below ``aten``.
+POOLING: dict[str, Converter] = {
+    f"max_pool{dimensions}d{'_with_indices' * indices}.default": max_pool(dimensions, bool(indices))
+    for dimensions, indices in itertools.product((1, 2, 3), (0, 1))
+}
