@@ -23,8 +23,8 @@ def max_pool(dimensions: int, indices: bool) -> Converter:
         from tvm import relax
 
         x, kernel, *rest = importer.retrieve_args(node)
-        defaults: tuple[Any, ...] = (None, 0, 1)  # ceil_mode, the last argument, is in the sizes of the result
-        stride, padding, dilation = (*rest[:3], *defaults[len(rest) :])
+        given: list[Any] = list(rest[:3])  # ceil_mode, the last argument, is in the sizes of the result
+        stride, padding, dilation = given + [None, 0, 1][len(given) :]
         value: Any = node.meta["val"]
         sizes = (value[0] if indices else value).shape[-dimensions:]
         if not all(isinstance(size, int) for size in (*sizes, *node.args[0].meta["val"].shape[-dimensions:])):  # type: ignore[union-attr]
