@@ -11,4 +11,119 @@ from typing import Any
 
 import torch
 
+from tvm_backend import products
 from tvm_backend.convolutions import convolution
+from tvm_backend.dtypes import DTYPES
+from tvm_backend.pooling import POOLING
+from tvm_backend.tvm_private import Converter
+
+
+def _permute_last_two(importer: Any, node: torch.fx.Node) -> Any:
+    from tvm import relax
+
+    (x,) = importer.retrieve_args(node)
+    axes = [1, 0] if len(x.ty.shape) == 2 else None
+    return x if axes is None else importer.block_builder.emit(relax.op.permute_dims(x, axes))
+
+
+def _reduce(name: str) -> Converter:
+    """amax, amin: ``(x, dims=(), keepdim=False)``, no dims: all."""
+
+    def convert(importer: Any, node: torch.fx.Node) -> Any:
+        from tvm import relax
+
+        x, *rest = importer.retrieve_args(node)
+        dims = list(rest[0]) if rest and rest[0] else None
+        keepdim = bool(rest[1]) if len(rest) > 1 else bool(node.kwargs.get("keepdim", False))
+        return importer.block_builder.emit(getattr(relax.op, name)(x, axis=dims, keepdims=keepdim))
+
+    return convert
+
+
+def _select_dim(importer: Any, node: torch.fx.Node) -> Any:
+    """select.int with any sign of the index."""
+    from tvm import relax
+
+    x, dim, index = importer.retrieve_args(node)
+    size = x.ty.shape[dim]
+    place = relax.const(int(index) if int(index) >= 0 else int(size) + int(index), "int64")
+    return importer.block_builder.emit(relax.op.take(x, place, axis=dim))
+
+
+def _power(importer: Any, node: torch.fx.Node) -> Any:
+    """Squares and cubes as products, as PyTorch computes them; TVM's pow is wrong for negative bases."""
+    from tvm import relax
+
+    x, exponent = importer.retrieve_args(node)
+    emit = importer.block_builder.emit
+    if exponent not in (2, 3):
+        return emit(relax.op.power(x, relax.const(exponent, x.ty.dtype)))
+    square = emit(relax.op.multiply(x, x))
+    return square if exponent == 2 else emit(relax.op.multiply(square, x))
+
+
+def _product(importer: Any, node: torch.fx.Node) -> Any:
+    """mm, bmm in the dtype of their arguments; TVM's own is float32 whatever they are."""
+    a, b = node.args
+    return _multiplied(importer, a, b, node.meta["val"].dtype)
+
+
+def _multiplied(importer: Any, a: Any, b: Any, dtype: torch.dtype) -> Any:
+    """a @ b. Of a transposed matrix (a weight of torch.nn.Linear), as it lies: nothing is transposed in memory."""
+    from tvm import relax
+
+    builder, left, right = importer.block_builder, importer.env[a], importer.env[b]
+    if dtype not in (torch.float32, torch.float64):
+        return builder.emit(relax.op.matmul(left, right, out_dtype=DTYPES[dtype]))
+    original = _transposed(b)
+    if original is None:
+        return products.product(builder, left, right)
+    return products.transposed(builder, left, importer.env[original], original.name in importer.frozen)
+
+
+def _transposed(node: torch.fx.Node) -> torch.fx.Node | None:
+    """What a matrix is the transposed one of, if a node makes it so."""
+    swapped = {"t.default": (), "permute.default": ([1, 0],), "transpose.int": (0, 1)}.get(
+        getattr(node.target, "__name__", "")
+    )
+    if swapped is None or node.meta["val"].dim() != 2:
+        return None
+    given = tuple(list(one) if isinstance(one, (list, tuple)) else one for one in node.args[1:])
+    original: Any = node.args[0]
+    return original if given == swapped else None
+
+
+def _product_and_sum(importer: Any, node: torch.fx.Node) -> Any:
+    """addmm as PyTorch computes it where nothing is scaled; TVM's own is float32 whatever the arguments are."""
+    from tvm import relax
+
+    if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("beta", 1) != 1:
+        raise NotImplementedError("addmm with factors")
+    bias, a, b = node.args
+    product = _multiplied(importer, a, b, node.meta["val"].dtype)
+    return importer.block_builder.emit(relax.op.add(product, importer.env[bias]))
+
+
+def _relu(importer: Any, node: torch.fx.Node) -> Any:
+    """A comparison, not TVM's maximum, which gives 0 for NaN."""
+    from tvm import relax
+
+    (x,) = importer.retrieve_args(node)
+    emit = importer.block_builder.emit
+    zero = relax.const(0, x.ty.dtype)
+    return emit(relax.op.where(emit(relax.op.less_equal(x, zero)), zero, x))
+
+
+#: By the operator's name below ``aten``.
+CONVERTERS: dict[str, Converter] = {
+    "t.default": _permute_last_two,
+    "addmm.default": _product_and_sum,
+    "amax.default": _reduce("max"),
+    "amin.default": _reduce("min"),
+    "bmm.default": _product,
+    "convolution.default": convolution,
+    "mm.default": _product,
+    "pow.Tensor_Scalar": _power,
+    "relu.default": _relu,
+    "select.int": _select_dim,
+} | POOLING

@@ -53,3 +53,15 @@ def translate(
 
     importer = _importer_class()()
     importer.theirs = dict(importer.convert_map)
+    importer.frozen = frozenset(frozen)
+    for name, converter in own.items():
+        importer.convert_map[name] = functools.partial(converter, importer)
+    importer.block_builder = builder = relax.BlockBuilder()
+    variables = {name: relax.Var(name, kind) for name, kind in parameters}
+    nodes = list(graph.nodes)
+    with builder.function(name="main", params=list(variables.values())):
+        with builder.dataflow():
+            results = importer._translate_fx_graph(None, nodes, {**variables, **values})
+            result = builder.emit_output(relax.Tuple(list(results)))
+        builder.emit_func_output(result)
+    return builder.get()
