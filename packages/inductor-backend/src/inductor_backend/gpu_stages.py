@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 #: Rows from which a reduction's kernel may hold other work too: fewer do not keep the device busy.
 ROWS_OF_A_FUSED_REDUCTION = 64
 
+#: Parameters of equal sizes that one kernel of an optimizer takes: more would want more registers than a thread has.
+UPDATES_OF_A_KERNEL = 8
+
 #: Operators that only our rewrites make.
 OWN = {
     interleaved.mm: Choice(
@@ -77,7 +80,9 @@ def _in_any_order(node: Node) -> Node:
 
 def fuse_for_gpu(c: Compilation) -> None:
     fuel = fusion_fuel() if c.options.fuse else 0
-    c.plan = fuse(c.program, c.sizes, fuel, ROWS_OF_A_FUSED_REDUCTION, reads_scans=False)
+    c.plan = fuse(
+        c.program, c.sizes, fuel, ROWS_OF_A_FUSED_REDUCTION, reads_scans=False, together=UPDATES_OF_A_KERNEL
+    )
 
 
 def externs(c: Compilation) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from inductor_backend.index_expr import product
+from inductor_backend.index_expr import Expr, product
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node, Program
 from inductor_backend.schedule.dependencies import Dependencies, dependencies
 from inductor_backend.schedule.inline import redomain
@@ -29,11 +29,19 @@ from inductor_backend.schedule.score import keeps_threads_busy, shared_bytes
 from inductor_backend.size_vars import SizeVars
 
 
+#: Elements of an update that may share a kernel with others: larger ones are not bound by their launch.
+LARGEST_UPDATE = 1 << 20
+
+#: Buffers of a kernel of several updates (the launcher has room for 256 pointers).
+ARGUMENTS_OF_UPDATES = 240
+
+
 @dataclass(slots=True)
 class Group:
     """Loop nodes that share one kernel, over one domain; or one extern node. Mutable while fusing.
 
-    number: its bit in ancestor masks. ancestors: mask of groups that must run before it.
+    number: its bit in ancestor masks. ancestors: mask of groups that must run before it. most: buffers that it may touch.
+    updates: writes to inputs that it has taken in although nothing connects them.
     """
 
     number: int
@@ -42,6 +50,8 @@ class Group:
     ancestors: int = 0
     position: int = 0
     buffers: set[str] = field(default_factory=set)
+    most: int = LARGEST_ARGUMENTS
+    updates: int = 1
 
     @property
     def loops(self) -> list[LoopNode]:
@@ -71,8 +81,10 @@ class Fusion:
         fuel: int | None = None,
         rows: int = 8,
         reads_scans: bool = True,
+        together: int = 1,
     ) -> None:
-        self.reads_scans = reads_scans
+        self.reads_scans, self.together = reads_scans, together
+        self.open: dict[tuple[Expr, ...], Group] = {}  # the group of updates of these sizes that may grow
         self.program, self.sizes, self.fuel, self.rows = program, sizes, fuel, rows
         self.deps: Dependencies = dependencies(program)
         self.groups: list[Group] = []
@@ -135,8 +147,13 @@ class Fusion:
                 self.refusals.append((node.name, group.nodes[0].name, joined.reason))
             else:
                 best = (score, group, joined)
+        if best is None and self.together > 1 and self.is_update(node):
+            best = self.beside(node)
         if best is None or (self.fuel is not None and self.fuel <= 0):
             self.new_group(node, Domain(node.sizes, node.reduced), position)
+            if self.together > 1 and self.is_update(node):
+                self.open[node.sizes] = self.groups[-1]
+                self.groups[-1].most = ARGUMENTS_OF_UPDATES
             return
         if self.fuel is not None:
             self.fuel -= 1
@@ -150,6 +167,23 @@ class Fusion:
         group.nodes.append(joined.node)
         group.position = position
         self.adopt(group, joined.node)
+
+    def is_update(self, node: LoopNode) -> bool:
+        """A small loop, element by element, that changes an input or goes on with one that will be changed."""
+        numel = product(node.sizes)
+        small = isinstance(numel, int) and numel <= LARGEST_UPDATE
+        return small and not node.product and not any(node.reduced) and not node.is_reduction and not self.mutated.isdisjoint((*node.reads(), *node.writes))  # fmt: skip
+
+    def beside(self, node: LoopNode) -> tuple[int, Group, Joined] | None:
+        """A group of other updates of the same sizes: one launch for several parameters of an optimizer, or counters."""
+        group = self.open.get(node.sizes)
+        if group is None or group.updates >= self.together or any(group.domain.reduced):  # type: ignore[union-attr]
+            return None
+        joined = self.try_join(group, node)
+        if isinstance(joined, Refused) or joined.by is not None:
+            return None
+        group.updates += 1
+        return 0, group, joined
 
     def candidates(self, node: LoopNode) -> list[tuple[Group, set[str]]]:
         """Loop groups that touch a buffer of the node, with the buffers shared, latest first."""
@@ -165,7 +199,7 @@ class Fusion:
         bit = 1 << group.number
         if any(other.ancestors & bit for other in self.required(node) if other is not group):
             return Refused("something between the two runs outside the group")
-        if len(group.buffers | node.reads() | set(node.writes)) > LARGEST_ARGUMENTS:
+        if len(group.buffers | node.reads() | set(node.writes)) > group.most:
             return Refused("too many buffers for one kernel")
         if group.loops[0].product:
             return self._after_product(group, node)
@@ -223,11 +257,17 @@ def _scanned(node: LoopNode) -> set[str]:
 
 
 def fuse(
-    program: Program, sizes: SizeVars, fuel: int | None = None, rows: int = 8, reads_scans: bool = True
+    program: Program,
+    sizes: SizeVars,
+    fuel: int | None = None,
+    rows: int = 8,
+    reads_scans: bool = True,
+    together: int = 1,
 ) -> Plan:
     """Groups of one program. fuel: the number of fusions allowed (None: all), to bisect a wrong result. rows: from
-    how many a reduction's kernel may hold other work. reads_scans: a kernel may read what it has scanned."""
-    return Fusion(program, sizes, fuel, rows, reads_scans).run()
+    how many a reduction's kernel may hold other work. reads_scans: a kernel may read what it has scanned. together: how
+    many small updates of inputs, which nothing connects, share a kernel."""
+    return Fusion(program, sizes, fuel, rows, reads_scans, together).run()
 
 
 def readers_outside(

@@ -1,0 +1,95 @@
+"""Whole training steps on GPUs: optimizers are a few kernels, and what changes from step to step is read from memory."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import tracer_core
+from inductor_backend import compile_graph
+from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.target import interpreted
+from tests.inductor.compiling import compiled
+from tests.inductor.test_operators import R
+
+pytest.importorskip("triton")
+pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+
+F = torch.nn.functional
+
+
+def layers():
+    """Parameters of equal sizes, twelve of them; counters of batches."""
+    block = [m for _ in range(4) for m in (torch.nn.Linear(6, 6, bias=False), torch.nn.BatchNorm1d(6), torch.nn.Tanh())]
+    return torch.nn.Sequential(*block, torch.nn.Linear(6, 3))
+
+
+def step(model, optimizer, x, target):
+    optimizer.zero_grad(True)
+    loss = F.cross_entropy(model(x), target)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """The compilations that happen."""
+    found, run_stages = [], compile_graph.run_stages
+
+    def noted(c, until=None):
+        found.append(c)
+        return run_stages(c, until)
+
+    monkeypatch.setattr(compile_graph, "run_stages", noted)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("Adam", {"amsgrad": True}), ("AdamW", {"weight_decay": 0.1}), ("SGD", {"momentum": 0.9, "nesterov": True}),
+        ("RMSprop", {"centered": True}), ("NAdam", {}),
+    ],
+)  # fmt: skip
+def test_steps_with_numbers_that_change(kind, options, compilations):
+    torch.manual_seed(0)
+    theirs = layers()
+    ours = copy.deepcopy(theirs)
+    both = [getattr(torch.optim, kind)(m.parameters(), lr=0.01, foreach=True, **options) for m in (theirs, ours)]
+    schedules = [torch.optim.lr_scheduler.ExponentialLR(one, 0.8) for one in both]
+    fast = tracer_core.compile(step, fullgraph=True)
+    with interpreted():
+        for _ in range(4):
+            x, target = torch.randn(20, 6), torch.randint(3, (20,))
+            losses = step(theirs, both[0], x, target), fast(ours, both[1], x, target)
+            torch.testing.assert_close(losses[1], losses[0], atol=1e-5, rtol=1e-4)
+            for one in schedules:
+                one.step()
+    for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(q, p, atol=1e-4, rtol=1e-3)
+        for key, value in both[0].state[p].items():
+            if torch.is_tensor(value):
+                torch.testing.assert_close(both[1].state[q][key], value, atol=1e-4, rtol=1e-3)
+    for a, b in zip(theirs.buffers(), ours.buffers(), strict=True):
+        torch.testing.assert_close(b, a)
+    last = compilations[-1]
+    assert len(compilations) <= 3
+    assert last.runner.with_numbers  # a recording can read other numbers in each replay
+    updates = [group for group in last.plan.groups if group.updates > 1]
+    assert any(len(group.loops) >= 8 for group in updates)  # several parameters in a launch
+    foreach = [s.extern.target for s in last.steps if s.extern is not None and "_foreach" in str(s.extern.target)]
+    assert foreach == []
+
+
+def test_lists_of_several_dtypes_stay_with_aten():
+    def fn(a, b, c):
+        return torch._foreach_add([a, b], [b, c]), torch._foreach_mul([a, b], 2.0)
+
+    inputs = R(5), R(5), R(5, dtype=torch.float64)
+    with interpreted():
+        made = compiled(fn, *inputs)
+    names = [str(s.extern.target) for s in made.compilation.steps if s.extern is not None]
+    assert names == ["aten._foreach_add.List"]
