@@ -172,7 +172,8 @@ class Fusion:
         """A small loop, element by element, that changes an input or goes on with one that will be changed."""
         numel = product(node.sizes)
         small = isinstance(numel, int) and numel <= LARGEST_UPDATE
-        return small and not node.product and not any(node.reduced) and not node.is_reduction and not self.mutated.isdisjoint((*node.reads(), *node.writes))  # fmt: skip
+        plain = not (node.product or node.is_reduction or any(node.reduced))
+        return small and plain and not self.mutated.isdisjoint((*node.reads(), *node.writes))
 
     def beside(self, node: LoopNode) -> tuple[int, Group, Joined] | None:
         """A group of other updates of the same sizes: one launch for several parameters of an optimizer, or counters."""
