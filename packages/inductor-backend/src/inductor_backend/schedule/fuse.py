@@ -28,7 +28,6 @@ from inductor_backend.schedule.legal import (
 from inductor_backend.schedule.score import keeps_threads_busy, shared_bytes
 from inductor_backend.size_vars import SizeVars
 
-
 #: Elements of an update that may share a kernel with others: larger ones are not bound by their launch.
 LARGEST_UPDATE = 1 << 20
 
