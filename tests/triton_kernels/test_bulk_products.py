@@ -156,3 +156,21 @@ def test_what_is_tried():
 )
 def test_factors_that_are_the_same_in_all_rows(fn):
     assert len(checked(fn, R(1, 32), R(32, 48)).compilation.runner.artifact.externs) == 1
+
+
+def test_logits_of_any_width(monkeypatch):
+    """Where the operator would write classes of rows (`externs.interleaved`), a kernel of ours may write all."""
+    from inductor_backend import compile_graph, gpu_alignment
+    from inductor_backend.externs import interleaved
+    from tests.triton_kernels import test_products
+
+    def start(gm, spec):
+        return compile_graph.start(gpu_alignment.with_aligned_products(gm), spec)
+
+    monkeypatch.setattr(test_products, "start", start)
+    monkeypatch.setattr(gpu_alignment, "LEAST_WORK", 0)
+    monkeypatch.setattr(gpu_alignment, "LEAST_ROWS", 1)
+    monkeypatch.setattr(gpu_alignment, "in_tensor_cores", lambda dtype, convolution: True)
+    made = checked(lambda x, w: F.linear(x, w), R(40, 32), R(67, 32))
+    assert any(node.target is interleaved.mm for node in made.compilation.gm.graph.nodes)
+    assert copies(made) == 2 and not made.compilation.runner.artifact.externs

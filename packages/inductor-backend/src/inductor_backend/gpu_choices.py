@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,7 +62,7 @@ class Choice:
 
     def what(self) -> str:
         """For people."""
-        beside = "" if self.instead is None else str(self.instead[0].target)
+        beside = "" if self.instead is None else _name(self.instead[0])
         return f"{self.kernels.first().label} {beside}".strip()
 
 
@@ -95,7 +96,13 @@ def _key(c: Compilation, choice: Choice) -> str:
 def _described(c: Compilation, call: ExternNode, beside: TritonKernel | None) -> str:
     """The operator and the kernel beside it, without names of buffers."""
     arguments = [layout_hint(c, a.layout) if isinstance(a, Strided) else a for a in call.args]
-    return f"{call.target} {arguments} {beside.text if beside is not None else ''}"
+    return f"{_name(call)} {arguments} {beside.text if beside is not None else ''}"
+
+
+def _name(call: ExternNode) -> str:
+    """The same in every process."""
+    target = call.target
+    return f"{target.__module__}.{target.__name__}" if isinstance(target, FunctionType) else str(target)
 
 
 def layout_hint(c: Compilation, layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -151,8 +158,7 @@ class _Memory:
             arguments += map(self.c.sizes.hint, written.sizes)
             hint = self.c.sizes.hint
             matrices = [
-                (m.pointer, m.start, hint(m.sizes[0]), hint(m.sizes[1]), m.stride)
-                for m in written.matrices
+                (m.pointer, m.start, hint(m.sizes[0]), hint(m.sizes[1]), m.stride) for m in written.matrices
             ]
             ways[name] = triton_tune.launch(
                 kernel, described[name][1], arguments, matrices, self.c.target.device

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.externs import interleaved
 from inductor_backend.index_expr import Expr, Index, contiguous_strides, reshape, variables
 from inductor_backend.loop_ir.nodes import (
     Buffer,
@@ -253,6 +254,7 @@ def _inside(place: Index, size: Expr) -> Value:
 
 _SUMS: dict[Any, Callable[[ProductLoops, ExternNode], Sum | None]] = {
     aten.mm.default: _matrices,
+    interleaved.mm: _matrices,
     aten.bmm.default: _matrices,
     aten.addmm.default: _matrices,
     aten.baddbmm.default: _matrices,
