@@ -3,7 +3,9 @@
 In: the nodes of a group over one domain. Out: a `KernelBody`. What always holds: a phase runs once over
 the reduced dimensions of each row; what it reduces is a register that later phases read; a pointwise
 value that a later phase needs is computed again where that is cheap, loaded again where it is stored
-anyway, or kept in a row buffer; buffers that nobody outside the group reads are not stored.
+anyway, or kept in a row buffer; buffers that nobody outside the group reads are not stored. Inputs that are overwritten
+once a row are overwritten last, all together: what reads them reads what was there before (loops over a row that read
+them are not in such a group: see `legal`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from inductor_backend.index_expr import Index, product
-from inductor_backend.loop_ir.nodes import LoopNode, Origin, Program, Store, loads_of
+from inductor_backend.loop_ir.nodes import BufferKind, LoopNode, Origin, Program, Store, loads_of
 from inductor_backend.loop_ir.values import Rewriter, Value, cast, load
 from inductor_backend.ops import compute_dtype
 from inductor_backend.schedule.legal import Domain
@@ -109,12 +111,16 @@ class BodyBuilder:
         self.needed_outside, self.sizes = needed_outside, sizes
         self.body = KernelBody(domain, [], {}, {}, [origin for node in nodes for origin in node.origins])
         self.known: dict[str, _Known] = {}
+        self.overwriting: list[Store] = []
         row = sizes.upper(product(domain.inner))
         self.row_fits = rows and row is not None and row <= LARGEST_ROW and any(domain.reduced)
 
     def build(self) -> KernelBody:
         for node in self.nodes:
             self.add(node)
+        if self.overwriting:
+            last = max(len(self.body.phases) - 1, *(self.when(store) for store in self.overwriting))
+            self.phase(last).row.extend(self.overwriting)
         return self.body
 
     def phase(self, number: int) -> Phase:
@@ -172,7 +178,7 @@ class BodyBuilder:
             register = load(name, store.index, self.program.buffers[name].dtype)
             self.known[name] = _Known(register, when, store.index, True, False, later=True)
             if self.needed_outside(name):
-                self.phase(when + 1).row.append(Store((name,), store.index, register))
+                self.put_once_a_row(Store((name,), store.index, register), when + 1)
 
     def add_scan(self, store: Store, when: int) -> None:
         """What it gives is read again by a later phase, from a row buffer where nobody else needs it."""
@@ -192,9 +198,18 @@ class BodyBuilder:
         value = cast(store.value, self.program.buffers[name].dtype)
         self.known[name] = _Known(value, when, store.index, False, in_row)
         if self.needed_outside(name):
-            phase = self.phase(when)
-            in_loop = in_row or not any(self.domain.reduced)
-            (phase.stores if in_loop else phase.row).append(Store(store.buffers, store.index, value))
+            made = Store(store.buffers, store.index, value)
+            if in_row or not any(self.domain.reduced):
+                self.phase(when).stores.append(made)
+            else:
+                self.put_once_a_row(made, when)
+
+    def put_once_a_row(self, store: Store, when: int) -> None:
+        """In the phase, or at the end."""
+        if any(self.program.buffers[name].kind is BufferKind.INPUT for name in store.buffers):
+            self.overwriting.append(store)
+        else:
+            self.phase(when).row.append(store)
 
 
 def kernel_body(

@@ -1,4 +1,4 @@
-"""Whole training steps write parameters that their own backward reads: it must read what was there before."""
+"""What overwrites an input in the kernel that reads it: whatever the program computed before reads what was there before."""
 
 from __future__ import annotations
 
@@ -70,3 +70,35 @@ def test_gradients_of_a_step_are_of_the_parameters_before_it(kind, optimizer):
         for (name, parameter), own in zip(model.named_parameters(), ours.parameters(), strict=True):
             error = float((own.grad - parameter.grad).norm())
             assert error <= 1e-4 * max(float(parameter.grad.norm()), 1e-2 * largest), (name, error)
+
+
+def moving_average(x, average):
+    centre = x.mean(0)
+    result = (x - centre) * average
+    average.lerp_(centre, 0.5)
+    return result
+
+
+def early_value(x, average):
+    scaled = torch.tanh(average) * x.mean(0)  # after the reduction
+    result = x * torch.tanh(average) + x.sum(1, keepdim=True)
+    average.copy_(torch.tanh(average))  # could be stored before it
+    return scaled, result
+
+
+def swapped(x, average):
+    other = average.flip(0).clone()
+    mean = x.mean(0) + average
+    average.copy_(other * 2)
+    return mean, x - x.sum(0) * average
+
+
+@pytest.mark.parametrize("program", [moving_average, early_value, swapped])
+@pytest.mark.parametrize("shape", [(33, 70), (5, 1000)])
+def test_a_state_is_read_before_it_is_overwritten(program, shape):
+    fast = tracer_core.compile(program, backend="inductor")
+    for _ in range(2):
+        x, average = torch.randn(shape), torch.randn(shape[1])
+        own = average.clone()
+        torch.testing.assert_close(fast(x, own), program(x, average), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(own, average, rtol=1e-4, atol=1e-4)
