@@ -115,6 +115,23 @@ def test_results_with_gaps_between_parts_have_eagers_strides(engine):
     compare(tuple(fn(x)), tuple(runner([x, *extra])))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_that_are_other_shapes_of_values(engine, dynamic):
+    weight = randn(6, 8)
+
+    def program(x):
+        flat = x.view(-1, 6) @ weight
+        logits = flat.view(x.shape[0], 3, 8)
+        turned = (flat + 1).view(x.shape[0], 3, 8).transpose(0, 1)
+        return logits, flat.relu().view(-1), logits.unsqueeze(0), flat, turned, (flat * 2).t().reshape(-1), x.view(-1)
+
+    runner, extra = compiled(engine, program, randn(4, 3, 6), dynamic=dynamic)
+    assert fallback_of(runner) is None
+    for batch in (4, 2, 7) if dynamic else (4, 4):
+        x = randn(batch, 3, 6)
+        compare(program(x), tuple(runner([x, *extra])))
+
+
 def test_threads_share_nothing(engine):
     runner, extra = compiled(engine, lambda x: torch.linalg.vector_norm(x @ x) + x, randn(40, 40))
     inputs = [randn(40, 40) * number for number in range(1, 9)]

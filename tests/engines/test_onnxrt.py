@@ -210,6 +210,17 @@ def test_attention_is_what_onnx_runtime_fuses(monkeypatch):
     assert kinds.count("Gelu") == 2 and kinds.count("Split") == 3 and kinds.count("Squeeze") >= 3
 
 
+def test_logits_are_written_where_the_caller_gets_them(monkeypatch):
+    """ONNX Runtime would copy them to give them three dimensions."""
+    made = models_of(monkeypatch)
+    weight = randn(6, 50)
+    runner, extra = compiled("onnxrt", lambda x: (x.view(-1, 6) @ weight).view(2, 3, 50), randn(2, 3, 6))
+    x = randn(2, 3, 6)
+    torch.testing.assert_close(runner([x, *extra])[0], x @ weight)
+    (output,) = made[0].graph.output
+    assert [node.op_type for node in made[0].graph.node if output.name in node.output] == ["MatMul"]
+
+
 def test_parts_of_a_size_known_at_run_time_only():
     program = lambda x: [part * 2 for part in x.split(3, 1)]  # noqa: E731
     runner, extra = compiled("onnxrt", program, randn(4, 6), dynamic=True)
@@ -256,3 +267,39 @@ def test_idle_threads_of_a_session_leave_the_cores_to_others():
         time.sleep(0.1)
         spent.append(time.process_time() - start)
     assert min(spent) < 0.004, spent
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("heads", [2, 4], ids=["as many heads", "shared heads"])
+def test_rows_that_a_mask_forbids_every_key(heads):
+    """A batch that is padded on the left; NaN of the inputs stays."""
+    allowed = torch.ones(5, 5, dtype=torch.bool).tril().repeat(2, 1, 1, 1)
+    allowed[0, ..., :2] = False  # the first two tokens of the first text are padding
+    q, k, v = torch.randn(2, heads, 5, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
+    q[1, 1, 3, 0] = float("nan")
+
+    def program(q, k, v, allowed):
+        first = F.scaled_dot_product_attention(q, k, v, allowed, enable_gqa=True)
+        bias = torch.zeros(2, 1, 5, 5).masked_fill(~allowed, -float("inf"))
+        return first, F.scaled_dot_product_attention(first + 1, k, v, bias, enable_gqa=True)
+
+    fast = tracer_core.compile(program, backend="onnxrt")
+    for ours, expected in zip(fast(q, k, v, allowed), program(q, k, v, allowed), strict=True):
+        torch.testing.assert_close(ours, expected, equal_nan=True)
+    eagerly = [one.text for one in tracer_core.last_compile(fast) if one.name == "fallback"]
+    assert bool(eagerly) == (heads > 2) and all("as many heads of keys" in text for text in eagerly)
+
+
+@torch.no_grad()
+def test_small_and_large_values_and_orders_with_nan():
+    x = torch.tensor([1e-10, float("nan"), -1e-5, 9.0, 104.0, -3e-4, 0.0, -0.5])
+
+    def program(x):
+        y = x.nan_to_num()
+        small = torch.log1p(y), torch.expm1(y * 0.1), torch.erfc(y)
+        large = torch.logaddexp(y, y.flip(0)), torch.logaddexp2(y, y.flip(0)), torch.logcumsumexp(y, 0)
+        return *small, *large, x.sort(), x.topk(3), x.argsort(), x * 2
+
+    fast = tracer_core.compile(program, backend="onnxrt")
+    for ours, expected in zip(fast(x), program(x), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=0, equal_nan=True)

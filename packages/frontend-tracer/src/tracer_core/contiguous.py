@@ -5,7 +5,9 @@ output node lists one value a result, and a `ResultForm` for each, which turns w
 what the spec promises. What always holds: an output that is an input, or is returned twice, is a copy; a dense
 result with other strides is transposed in the graph, so that the engine's buffer lies as eager's would; a dimension of
 stride 0 is cut to size 1 and expanded afterwards; a result with gaps between its elements is copied into one with
-such strides. The strides of a finished result are those that the spec promises.
+such strides; of a result that is another shape of a value (logits: a product of matrices, seen in three dimensions) the
+engine writes the value, because it would copy it to change its shape. The strides of a finished result are those that the
+spec promises.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One value of the graph's output. name: of its node. order: the permutation that was applied to it (None: none).
+    """One value of the graph's output. name: of its node. made: the shape in which the engine makes it, where that is
+    another than `shape` by itself gives (None: it is not). order: the permutation that was applied to it (None: none).
     zero_strides: the dimensions that were cut to size 1. shape: of the result, symbolic sizes as SymInts.
     stride: that it must have, where the buffer's cannot be viewed so (None: it can). target: the index of the input
     that it is written to, or None for a graph output."""
 
     name: str
     dtype: torch.dtype
+    made: tuple[Any, ...] | None
     order: tuple[int, ...] | None
     zero_strides: tuple[int, ...]
     shape: tuple[Any, ...]
@@ -77,11 +81,14 @@ def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
     nodes: list[torch.fx.Node] = []
     for node, target in wanted:
         shaped, order, zeros = _as_in_memory(copy, node)
+        whole = _without_views(shaped, nodes)
+        made = None if whole is shaped else tuple(whole.meta["val"].shape)
+        shaped = whole
         if shaped.op == "placeholder" or shaped in nodes:
             shaped = _call(copy, aten.clone.default, (shaped,))
         value = node.meta["val"]
         stride = tuple(value.stride()) if has_gaps(*_numbers(value)) and target is None else None
-        results.append(Result(shaped.name, value.dtype, order, zeros, tuple(value.shape), stride, target))
+        results.append(Result(shaped.name, value.dtype, made, order, zeros, tuple(value.shape), stride, target))
         nodes.append(shaped)
     copy.output(tuple(nodes))
     used = [(index, node) for index, node in enumerate(placeholders) if node.users]
@@ -90,6 +97,29 @@ def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
             copy.erase_node(node)
     inputs = tuple((index, node.name, _dtype(node)) for index, node in used)
     return ContiguousGraph(copy, inputs, tuple(results))
+
+
+#: Operators that change the shape only, not the order of elements.
+RESHAPES = frozenset({
+    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.default,
+    aten.squeeze.dim, aten.squeeze.dims,
+})  # fmt: skip
+
+
+def _without_views(node: torch.fx.Node, taken: Sequence[torch.fx.Node]) -> torch.fx.Node:
+    """The value of which `node` is another shape, if the engine makes it and it is no result yet; else the node."""
+    source: Any = node
+    while source.target in RESHAPES:
+        source = source.args[0]
+    if source.op == "placeholder" or source in taken or _symbols(source) - _symbols(node):
+        return node
+    made: torch.fx.Node = source
+    return made
+
+
+def _symbols(node: torch.fx.Node) -> set[Any]:
+    """The symbols in the shape of a node's value."""
+    return {one for size in node.meta["val"].shape if isinstance(size, torch.SymInt) for one in size.node.expr.free_symbols}
 
 
 def hint(value: Any) -> int:
@@ -166,10 +196,14 @@ class ResultForm:
         # of sizes that are numbers: made once
         static = all(isinstance(size, int) for size in result.shape)
         self._known = tuple(size(()) for size in self._dims) if static else None
+        self._made = None if result.made is None else [_size(size, reads) for size in result.made]
         self._inverse = None if order is None else sorted(range(len(order)), key=order.__getitem__)
 
     def allocate(self, inputs: Sequence[Any], device: torch.device) -> torch.Tensor:
         """A fresh contiguous tensor of the shape that the engine writes."""
+        if self._made is not None:
+            made = tuple([size(inputs) for size in self._made])
+            return torch.empty(made, dtype=self.dtype, device=device)
         sizes = self._known
         if sizes is None:
             sizes = tuple([size(inputs) for size in self._dims])
@@ -177,6 +211,8 @@ class ResultForm:
 
     def finish(self, buffer: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
         """The result: a view of its buffer where it can be one."""
+        if self._made is not None:
+            buffer = buffer.reshape(self._known or [size(inputs) for size in self._dims])
         if self._inverse is not None:
             buffer = buffer.permute(self._inverse)
         if self._zeros:

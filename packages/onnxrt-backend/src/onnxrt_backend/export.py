@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from onnxrt_backend import torch_private
+from onnxrt_backend.attention import forbidden_rows_are_zeros
 from tracer_core.plugin_api import contiguous_graph, promote
 
 
@@ -27,5 +28,6 @@ class Exported:
 def export(graph: torch.fx.GraphModule, name: str) -> Exported:
     """Translates `graph`. Raises what the exporter raises for an operator it cannot translate."""
     made = contiguous_graph(graph)
+    forbidden_rows_are_zeros(made.graph)
     promote(made.graph)
     return Exported(torch_private.translate(made.graph, name), made)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from onnxrt_backend import torch_private
+from onnxrt_backend.attention import forbidden_rows_are_zeros
 from tracer_core.plugin_api import promote
 
 
@@ -20,6 +21,7 @@ def build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]
     import onnxruntime
 
     names = [node.name for node in graph.find_nodes(op="placeholder")]
+    forbidden_rows_are_zeros(graph)
     promote(graph)
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from onnxrt_backend import torch_private
+from onnxrt_backend.attention import shares_heads
 from onnxrt_backend.probe import build
 from tracer_core.plugin_api import node_probe
 
@@ -26,11 +27,14 @@ REFUSED_DTYPES = {
 _LOSES = "ONNX Runtime loses NaN in it"
 _QUOTIENT = "ONNX has it by way of a rounded quotient"
 
-#: Operators whose ONNX forms differ at infinities and NaN, or where quotients are nearly whole: no probe looks there. Of
-#: floating point only.
+#: Operators whose ONNX forms differ at infinities and NaN, for very small or large values, or where quotients are nearly
+#: whole: no probe looks there. Of floating point only.
 SPECIAL = {
     **dict.fromkeys(("amax", "amin", "max", "min", "argmax", "argmin", "atan2", "arctan2"), _LOSES),
+    **dict.fromkeys(("sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "msort"), _LOSES),
     **dict.fromkeys(("remainder", "floor_divide"), _QUOTIENT),
+    **dict.fromkeys(("log1p", "expm1", "erfc"), "ONNX has it by way of a sum with 1, which rounds small values away"),
+    **dict.fromkeys(("logaddexp", "logaddexp2", "logcumsumexp"), "ONNX has it by way of exponentials that overflow"),
     "clamp_min": "ONNX Runtime's Clip with one bound makes infinity the largest number",
     "clamp_max": "ONNX Runtime's Clip with one bound makes infinity the largest number",
     "sign": "ONNX Runtime's Sign gives a number for NaN",
@@ -50,6 +54,8 @@ def supports(node: torch.fx.Node) -> str | None:
             return REFUSED_DTYPES[tensor.dtype]
         if any(isinstance(size, int) and size == 0 for size in tensor.shape):
             return "ONNX Runtime's operators are not made for tensors without elements"
+    if shares_heads(node):
+        return "its ONNX form wants as many heads of keys as of queries"
     if (special := _special(node)) is not None:
         return special
     if not torch_private.has_translation(target):

@@ -1,0 +1,66 @@
+"""Attention whose mask forbids a row every key: eager gives zeros, its ONNX form gives NaN.
+
+In: an fx graph of ATen operators with values. Out: the same graph, in which the results of attention with a mask are zeros
+in such rows. What always holds: NaN that comes from the inputs stays (an ``IsNaN`` behind the softmax, as torch.onnx writes
+it, would lose it); one mask is looked through once, however many layers it serves. Rows like these are those of a batch
+that is padded on the left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+#: Attention with a mask that is added: where its mask is among the arguments, and how it is called.
+MASKS: dict[Any, tuple[int | None, str]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: (None, "attn_mask"),
+    aten._scaled_dot_product_efficient_attention.default: (3, "attn_bias"),
+}
+
+
+def forbidden_rows_are_zeros(graph: torch.fx.Graph) -> None:
+    """Adds what is missing, in place."""
+    empty: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.target not in MASKS or (mask := _mask(node)) is None:
+            continue
+        for result in [one for one in node.users if one.args[1] == 0]:
+            if mask not in empty:
+                empty[mask] = _rows(graph, mask)
+            readers = list(result.users)
+            with graph.inserting_after(result):
+                zeros = graph.call_function(aten.masked_fill.Scalar, (result, empty[mask], 0.0))
+            zeros.meta = dict(result.meta)
+            zeros.name, result.name = result.name, zeros.name  # results of the graph are known by their names
+            for reader in readers:
+                reader.replace_input_with(result, zeros)
+
+
+def shares_heads(node: torch.fx.Node) -> bool:
+    """Whether several heads of queries share a head of keys, which ONNX's products of matrices do not."""
+    if node.target not in MASKS:
+        return False
+    query, key = (one.meta["val"] for one in node.all_input_nodes[:2])
+    return bool(query.shape[1] != key.shape[1])
+
+
+def _mask(node: torch.fx.Node) -> Any:
+    position, name = MASKS[node.target]
+    if position is not None and len(node.args) > position:
+        return node.args[position]
+    return node.kwargs.get(name)
+
+
+def _rows(graph: torch.fx.Graph, mask: torch.fx.Node) -> torch.fx.Node:
+    """Which rows of a mask are minus infinity all along."""
+    with graph.inserting_after(mask):
+        forbids = graph.call_function(aten.eq.Scalar, (mask, float("-inf")))
+    with graph.inserting_after(forbids):
+        rows = graph.call_function(aten.all.dim, (forbids, -1, True))
+    forbids.meta, rows.meta = dict(mask.meta), dict(mask.meta)
+    forbids.meta["val"] = aten.eq.Scalar(mask.meta["val"], float("-inf"))
+    rows.meta["val"] = aten.all.dim(forbids.meta["val"], -1, True)
+    return rows
