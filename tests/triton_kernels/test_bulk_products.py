@@ -41,6 +41,12 @@ def copies(made):
     return made.source.count(".load([")
 
 
+def overwritten(x, w):
+    x.copy_((x @ w).relu())
+    w.copy_(w + 1)
+    return x * 2
+
+
 #: name -> (function, inputs, factors that bulk copies bring in)
 CASES = {
     "rows, columns and terms beyond the blocks": (lambda a, b: a @ b, (R(40, 36), R(36, 52)), 2),
@@ -63,6 +69,7 @@ CASES = {
         (R(2, 16, 6, 6).contiguous(memory_format=torch.channels_last), R(24, 16, 1, 1), R(2, 24, 6, 6)),
         2,
     ),
+    "a factor that is overwritten": (overwritten, (R(80, 80) / 8, R(80, 80) / 8), 2),
     "padded images": (lambda x, w: F.conv2d(x, w, padding=1), (R(1, 16, 8, 8), R(16, 16, 3, 3)), None),
 }
 
