@@ -299,6 +299,71 @@ def test_frozen_weights_are_tiles_when_the_module_is_made(monkeypatch):
         assert not any("tiles" in text for text in texts if text is not product)
 
 
+ELEMENTARY = {
+    "exp": torch.exp, "erf": torch.erf, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "silu": F.silu, "gelu": F.gelu,
+    "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ELEMENTARY)
+@torch.no_grad()
+def test_elementary_functions(name):
+    function = ELEMENTARY[name]
+    fast = tracer_core.compile(function, backend="tvm")
+    fine = torch.logspace(-38, 1, 3000)
+    x = torch.cat([torch.linspace(-110, 88, 20_001), torch.linspace(-6, 6, 20_001), fine, -fine, torch.zeros(1), -torch.zeros(1)])
+    ours, eager, truth = fast(x), function(x), function(x.double())
+    fits = truth.abs() > 1e-36  # beside numbers with all their bits
+    off, eagers_off = (((one.double() - truth) / truth)[fits].abs().max() for one in (ours, eager))
+    absolute = (ours.double() - truth).abs().nan_to_num(0).masked_fill(truth.abs() > 1, 0).max()
+    assert absolute < 3e-7
+    assert off < max(4e-7, 1.01 * eagers_off)
+    special = torch.tensor([float("nan"), float("inf"), float("-inf"), 0.0, 1e38, -1e38, 89.0, -120.0])
+    if name == "gelu":  # of infinity, oneDNN's is NaN
+        special = special[special != torch.inf]
+    torch.testing.assert_close(fast(special), function(special), equal_nan=True, rtol=1e-6, atol=1e-37)
+    torch.testing.assert_close(fast(x.double()), truth, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("shape", [(3, 197), (2, 4, 64), (5, 12), (7, 33), (1, 1), (2, 3, 5, 1000)], ids=str)
+@torch.no_grad()
+def test_softmax_along_rows(shape):
+    torch.manual_seed(0)
+    program = lambda x: (x.softmax(-1), x.softmax(0), (x * 3).softmax(-1) + 1)  # noqa: E731
+    fast = tracer_core.compile(program, backend="tvm")
+    x = torch.randn(shape) * 4
+    some, every, wrong = x.clone(), x.clone(), x.clone()
+    some[..., ::2] = float("-inf")
+    every[0] = float("-inf")
+    wrong[..., -1] = float("nan")
+    for given in (x, x * 40, some, every, wrong):
+        for ours, expected in zip(fast(given), program(given), strict=True):
+            torch.testing.assert_close(ours, expected, rtol=2e-6, atol=1e-7, equal_nan=True)
+
+
+@torch.no_grad()
+def test_softmax_of_any_length_in_one_build(monkeypatch):
+    made = builds(monkeypatch)
+    fast = tracer_core.compile(lambda x: (x * 2).softmax(-1), backend="tvm", dynamic=True)
+    for shape in ((3, 40), (2, 7), (5, 64), (9, 197), (40, 17)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(fast(x), (x * 2).softmax(-1), rtol=1e-5, atol=1e-7)
+    assert len(made) == 1
+
+
+@torch.no_grad()
+def test_elementary_functions_and_rows_are_vectors(monkeypatch):
+    """No call of the C library for each number."""
+    texts = scheduled_texts(monkeypatch)
+    fast = tracer_core.compile(lambda x: F.gelu(x).softmax(-1).tanh(), backend="tvm")
+    x = torch.randn(40, 64)
+    torch.testing.assert_close(fast(x), F.gelu(x).softmax(-1).tanh(), rtol=1e-5, atol=1e-6)
+    assert "refused" not in texts
+    assert not any(call in text for text in texts for call in ("T.exp(", "T.erf(", "T.tanh("))
+    (softmax,) = [text for text in texts if "largest_partial" in text]
+    assert softmax.count("T.vectorized") >= 4
+
+
 @torch.no_grad()
 def test_products_of_any_sizes_in_one_build(monkeypatch):
     made = builds(monkeypatch)

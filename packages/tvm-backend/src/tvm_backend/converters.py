@@ -7,11 +7,13 @@ raising NotImplementedError.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tvm_backend import products
+from tvm_backend import elementary, products, rows
 from tvm_backend.convolutions import convolution
 from tvm_backend.dtypes import DTYPES
 from tvm_backend.pooling import POOLING
@@ -114,16 +116,60 @@ def _relu(importer: Any, node: torch.fx.Node) -> Any:
     return emit(relax.op.where(emit(relax.op.less_equal(x, zero)), zero, x))
 
 
+def _elementary(function: Callable[[Any], Any], name: str) -> Converter:
+    """Of float32 as a polynomial; name: TVM's own operator, for other dtypes."""
+
+    def convert(importer: Any, node: torch.fx.Node) -> Any:
+        from tvm import relax, te
+
+        x = importer.env[node.args[0]]
+        if node.meta["val"].dtype is torch.float32 and x.ty.dtype == "float32":
+            body = lambda x: te.compute(x.shape, lambda *at: function(x[at]), name=function.__name__)  # noqa: E731
+            return importer.block_builder.emit_te(
+                body, x, primfunc_name_hint=function.__name__, primfunc_attrs=products.POINTWISE
+            )
+        own = functools.reduce(getattr, name.split("."), relax.op)
+        return importer.block_builder.emit(own(x))  # type: ignore[operator]
+
+    return convert
+
+
+def _gelu(importer: Any, node: torch.fx.Node) -> Any:
+    if node.kwargs.get("approximate", "none") == "tanh":
+        return _elementary(elementary.gelu_tanh, "nn.gelu_tanh")(importer, node)
+    return _elementary(elementary.gelu, "nn.gelu")(importer, node)
+
+
+def _softmax(importer: Any, node: torch.fx.Node) -> Any:
+    """_softmax(x, dim, half_to_float)"""
+    from tvm import relax
+
+    x, dim, widened = importer.retrieve_args(node)
+    if widened:
+        raise NotImplementedError("a softmax into a wider dtype")
+    builder, last = importer.block_builder, len(x.ty.shape) - 1
+    if x.ty.dtype != "float32" or dim not in (-1, last) or last < 0:
+        return builder.emit(relax.op.nn.softmax(x, dim))
+    return builder.emit_te(rows.softmax, x, primfunc_name_hint="softmax", primfunc_attrs=products.FUSABLE)
+
+
 #: By the operator's name below ``aten``.
 CONVERTERS: dict[str, Converter] = {
     "t.default": _permute_last_two,
+    "_softmax.default": _softmax,
     "addmm.default": _product_and_sum,
     "amax.default": _reduce("max"),
     "amin.default": _reduce("min"),
     "bmm.default": _product,
     "convolution.default": convolution,
+    "erf.default": _elementary(elementary.erf, "erf"),
+    "exp.default": _elementary(elementary.exp, "exp"),
+    "gelu.default": _gelu,
     "mm.default": _product,
     "pow.Tensor_Scalar": _power,
     "relu.default": _relu,
     "select.int": _select_dim,
+    "sigmoid.default": _elementary(elementary.sigmoid, "sigmoid"),
+    "silu.default": _elementary(elementary.silu, "nn.silu"),
+    "tanh.default": _elementary(elementary.tanh, "tanh"),
 } | POOLING

@@ -19,6 +19,9 @@ from tvm_backend.tiles import ROWS, SMALL, TILE_ROWS, largest, vectors
 #: Attributes of a function of products: what reads the result, element by element, may be fused with it; or nothing may.
 FUSABLE, ALONE = {"op_pattern": 4}, {"op_pattern": 8}
 
+#: Of a function of single elements.
+POINTWISE = {"op_pattern": 0}
+
 #: Of padding: no more than this part of the rows, where a lower tile has less.
 WASTE = 1 / 8
 

@@ -34,6 +34,9 @@ WIDTHS, ROWS, SMALL = (32, 16, 8, 4, 2), (12, 8, 7, 6, 5, 4, 3, 2), (8, 6, 5, 4,
 #: Annotation of a sum: which of its axes are a tile's rows.
 TILE_ROWS = "tvm_backend.tile_rows"
 
+#: Annotation of a sum, or maximum: its last axis is a vector.
+TILE_LANES = "tvm_backend.tile_lanes"
+
 
 def vectors() -> tuple[int, int]:
     """(lanes, registers) of this processor."""
@@ -70,6 +73,9 @@ def tile(schedule: Any, block: Any) -> None:
     loops = schedule.get_loops(block)
     if len(axes) != len(loops):
         return
+    if TILE_LANES in schedule.get(block).annotations:
+        _lanes(schedule, block, loops)
+        return
     form = _form(schedule.get(block), axes)
     extents = [extent(schedule.get(loop)) for loop in loops]
     if form is None:
@@ -86,6 +92,21 @@ def _shared_out(schedule: Any, block: Any, loops: Sequence[Any], extents: Sequen
     total = math.prod(size or PARALLEL for size in extents)
     if spatial and spatial == list(range(len(spatial))) and total >= PARALLEL:
         schedule.parallel(schedule.fuse(*(loops[i] for i in spatial)))
+
+
+def _lanes(schedule: Any, block: Any, loops: Sequence[Any]) -> None:
+    """Partial sums of rows, kept in one vector: rows are shared out."""
+    spatial, sums = _apart(schedule, block, loops)
+    *outer, vector = (loops[i] for i in spatial)
+    result = schedule.cache_write(block, 0, "local")
+    schedule.reorder(*outer, *sums, vector)
+    if outer:
+        schedule.reverse_compute_at(result, outer[-1])
+        schedule.vectorize(schedule.get_loops(result)[-1])
+    schedule.vectorize(vector)
+    if outer:
+        schedule.parallel(schedule.fuse(*outer))
+    schedule.decompose_reduction(block, sums[0])
 
 
 def _rows_by_columns(schedule: Any, block: Any, form: Form, loops: Sequence[Any], extents: Sequence[int | None]) -> None:

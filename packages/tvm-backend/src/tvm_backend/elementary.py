@@ -1,0 +1,141 @@
+"""Elementary functions of float32 as polynomials, so that loops over them are vectors.
+
+In: an expression of TVM of float32. Out: another one. What always holds: exp, erf and tanh are within 3 units in the last
+place, the others are their formulas in these; NaN stays NaN, and infinities give what PyTorch gives. TVM's own are calls
+of the C library, one a number.
+
+The coefficients are least in their largest error, fitted in float64 (Lawson's weights on Chebyshev's points).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+#: (exp(r) - 1 - r) / r**2 for |r| up to log(2) / 2.
+EXP = (0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.0083687175065279, 0.0013814596459269524)
+
+#: Below the first, exp is 0; above the second, infinite.
+SMALLEST, LARGEST = -104.0, 89.0
+
+#: log(2) in two parts: whole numbers below 2**9 times the first are exact.
+LOG2_HIGH, LOG2_LOW = 0.693359375, -2.1219444005469057e-4
+
+#: erf(x) / x by x**2, for |x| up to the bound; log(erfc(x)) by x from there to 4, beyond which erf is 1.
+ERF_BOUND = 0.92
+ERF_SMALL = (1.128379225730896, -0.37612631916999817, 0.11283663660287857, -0.026857705786824226, 0.005196951795369387,
+             -0.0008097702520899475, 8.185090700862929e-05)  # fmt: skip
+ERF_LARGE = (0.0001692051737336442, -1.1294883489608765, -0.6334008574485779, -0.10822038352489471, 0.025080617517232895,
+             -0.004156255163252354, 0.00043139359331689775, -2.0828621927648783e-05)  # fmt: skip
+
+#: (tanh(x) / x - 1) / x**2 by x**2, for |x| up to the bound.
+TANH_BOUND = 0.58
+TANH_SMALL = (-0.33333298563957214, 0.13331924378871918, -0.053783826529979706, 0.02079596370458603, -0.005895150359719992)
+
+
+def exp(x: Any) -> Any:
+    """e**x"""
+    from tvm import tirx
+
+    def reduced(x: Any) -> Any:
+        # Of NaN, the first is NaN and the second is not: it becomes a whole number.
+        within = _choose(x < SMALLEST, SMALLEST, _choose(x > LARGEST, LARGEST, x))
+        number = _choose(x < SMALLEST, SMALLEST, _choose(x < LARGEST, x, LARGEST))
+        whole = tirx.floor(number * _number(1 / math.log(2)) + _number(0.5))
+        return _let(whole, lambda n: _let(within - n * _number(LOG2_HIGH) - n * _number(LOG2_LOW), lambda r: power(n, r)))
+
+    def power(n: Any, r: Any) -> Any:
+        fraction = r * r * _polynomial(EXP, r) + r + _number(1)
+        count = n.astype("int32")
+        # In two steps: 2**128 and 2**-150 are no numbers of float32.
+        return _let(count, lambda n: _let(n >> 1, lambda half: fraction * _two_to(half) * _two_to(n - half)))
+
+    return _let(x, reduced)
+
+
+def erf(x: Any) -> Any:
+    """The error function."""
+    from tvm import tirx
+
+    def of(x: Any) -> Any:
+        size = tirx.abs(x)
+        small = _let(x * x, lambda square: x * _polynomial(ERF_SMALL, square))
+        within = _choose(size > 4.0, 4.0, size)
+        large = _let(within, lambda size: _number(1) - exp(_polynomial(ERF_LARGE, size)))
+        return _choose(size < ERF_BOUND, small, _with_sign(large, x))
+
+    return _let(x, of)
+
+
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent."""
+    from tvm import tirx
+
+    def of(x: Any) -> Any:
+        size = tirx.abs(x)
+        small = _let(x * x, lambda square: x * (square * _polynomial(TANH_SMALL, square) + _number(1)))
+        large = _number(1) - _number(2) / (exp(size + size) + _number(1))
+        return _choose(size < TANH_BOUND, small, _with_sign(large, x))
+
+    return _let(x, of)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e**-x)"""
+    return _number(1) / (_number(1) + exp(_number(0) - x))
+
+
+def silu(x: Any) -> Any:
+    """x times its sigmoid."""
+    return _let(x, lambda x: x / (_number(1) + exp(_number(0) - x)))
+
+
+def gelu(x: Any) -> Any:
+    """x times the normal distribution's sum up to x."""
+    return _let(x, lambda x: x * _number(0.5) * (_number(1) + erf(x * _number(math.sqrt(0.5)))))
+
+
+def gelu_tanh(x: Any) -> Any:
+    """The same by tanh."""
+    scale = math.sqrt(2 / math.pi)
+    inner: Callable[[Any], Any] = lambda x: _number(scale) * (x + _number(0.044715) * x * x * x)  # noqa: E731
+    return _let(x, lambda x: _number(0.5) * x * (_number(1) + tanh(inner(x))))
+
+
+def _polynomial(coefficients: Sequence[float], x: Any) -> Any:
+    value = _number(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        value = value * x + _number(coefficient)
+    return value
+
+
+def _two_to(exponent: Any) -> Any:
+    from tvm import tirx
+
+    return tirx.reinterpret("float32", (exponent + 127) << 23)
+
+
+def _with_sign(size: Any, x: Any) -> Any:
+    return _let(size, lambda size: _choose(x < 0.0, _number(0) - size, size))
+
+
+def _choose(condition: Any, value: Any, other: Any) -> Any:
+    """Both are computed."""
+    from tvm import tirx
+
+    of = lambda given: _number(given) if isinstance(given, float) else given  # noqa: E731
+    return tirx.Select(condition, of(value), of(other))
+
+
+def _let(value: Any, body: Callable[[Any], Any]) -> Any:
+    from tvm import tirx
+
+    name = tirx.Var("v", str(value.ty.dtype) if hasattr(value, "ty") else value.dtype)
+    return tirx.Let(name, value, body(name))
+
+
+def _number(value: float) -> Any:
+    from tvm import tirx
+
+    return tirx.const(value, "float32")
