@@ -23,7 +23,7 @@ from inductor_backend.target import in_tensor_cores
 WORK_OF_A_BYTE = 200
 
 #: Rows, and multiplications and additions, of a class of rows from which its own product fills the device.
-LEAST_ROWS, LEAST_WORK = 128, 5e9
+LEAST_ROWS, LEAST_WORK = 256, 5e9
 
 #: What hands its input on as it lies.
 _VIEWS = frozenset(

@@ -14,7 +14,7 @@ from inductor_backend.index_expr import simplify
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import Target
-from inductor_backend.lowering.views import as_strided, flat_memory, is_read_only_input
+from inductor_backend.lowering.views import as_strided, counts_in_an_input, flat_memory, is_read_only_input
 
 
 @lower(aten.as_strided_copy.default)
@@ -26,7 +26,7 @@ def as_strided_copy(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any
 def as_strided_scatter(
     ctx: Lowering, x: Ref, source: Ref, sizes: Any, strides: Any, offset: Any = None
 ) -> Ref:
-    memory = flat_memory(ctx, x, source.sizes, strides, offset)
+    memory = None if counts_in_an_input(ctx, x, offset) else flat_memory(ctx, x, source.sizes, strides, offset)
     if memory is None:
         return _by_aten(ctx, x, source, sizes, strides, offset)
     flat, order, place = memory
@@ -42,6 +42,8 @@ def _by_aten(ctx: Lowering, x: Ref, source: Ref, sizes: Any, strides: Any, offse
         given = [ctx.strided(x), ctx.strided(source), list(sizes), list(strides), offset]
         read: Ref = ctx.extern(ctx.node.target, given, fallback=True)
         return read
+    if counts_in_an_input(ctx, x, offset):
+        raise unsupported("lower", "as_strided_scatter into an input that is written to", ctx.node)
     value = ctx.node.args[0].meta["val"]  # type: ignore[union-attr]
     start = ctx.sizes.expr(value.storage_offset())
     if offset is not None and simplify(ctx.sizes.expr(offset) - start) != 0:

@@ -19,6 +19,7 @@ from inductor_backend.loop_ir.values import cast, const, make
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
+from inductor_backend.torch_private import storage_key
 
 
 @lower(operator.getitem)
@@ -149,7 +150,7 @@ def unbind(ctx: Lowering, x: Ref, dim: int = 0) -> tuple[Ref, ...]:
 def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = None) -> Ref:
     """Strides count in the memory that eager's `x` has, whatever ours is: where that is dense, its elements in
     the order of eager's memory are what they count in."""
-    memory = flat_memory(ctx, x, ctx.shape(), strides, offset)
+    memory = None if counts_in_an_input(ctx, x, offset) else flat_memory(ctx, x, ctx.shape(), strides, offset)
     if memory is None and is_read_only_input(ctx, x):
         copy: Ref = ctx.extern(
             aten.as_strided_copy.default,
@@ -167,9 +168,19 @@ def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = No
 
 
 def is_read_only_input(ctx: Lowering, x: Ref) -> bool:
-    """Whether x is an input of a graph that writes to none: ATen sees its memory as eager does, with what lies around it."""
-    written = any(node.target is aten.copy_.default for node in ctx.node.graph.nodes)
-    return x.buffer.kind is BufferKind.INPUT and x.is_whole and not written
+    """Whether x lies in an input, and the graph writes to no other one in the same memory: ATen sees it as eager does, with
+    what lies around it."""
+    if x.buffer.kind is not BufferKind.INPUT or x.strided() is None:
+        return False
+    nodes, mine = ctx.node.graph.nodes, storage_key(ctx.node.args[0].meta["val"])  # type: ignore[union-attr]
+    inputs = [node for node in ctx.node.graph.find_nodes(op="placeholder") if isinstance(node.meta["val"], torch.Tensor)]
+    there = [node for node in inputs if storage_key(node.meta["val"]) == mine]
+    return len(there) == 1 or not any(node.target is aten.copy_.default and node.args[0] in there for node in nodes)
+
+
+def counts_in_an_input(ctx: Lowering, x: Ref, offset: Any) -> bool:
+    """Whether an offset counts from where the memory of an input begins, which differs from call to call."""
+    return offset is not None and x.buffer.kind is BufferKind.INPUT
 
 
 def flat_memory(
@@ -187,9 +198,9 @@ def flat_memory(
         last = last + (size - 1) * step
     total = product(x.sizes)
     whole = ctx.sizes.expr(value.numel() * value.itemsize) == ctx.sizes.expr(value.untyped_storage().nbytes())
-    inside = isinstance(last, int) and isinstance(start, int) and isinstance(total, int)
-    if order is None or not (whole or (inside and start >= 0 and last < total)):
-        return None
+    known = isinstance(last, int) and isinstance(start, int) and isinstance(total, int)
+    if order is None or not (start >= 0 and last < total if known else whole):
+        return None  # fakes do not look whether a view ends within its storage
 
     def place(at: Sequence[Index]) -> Index:
         position = Index(start)
