@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -181,3 +183,41 @@ def test_logits_of_any_width(monkeypatch):
     made = checked(lambda x, w: F.linear(x, w), R(40, 32), R(67, 32))
     assert any(node.target is interleaved.mm for node in made.compilation.gm.graph.nodes)
     assert copies(made) == 2 and not made.compilation.runner.artifact.externs
+
+
+def tuned(monkeypatch, spoil):
+    """What could be chosen for a product, its kernels run on the CPU. spoil: changes a kernel with bulk copies."""
+    from inductor_backend import gpu_choices
+    from inductor_backend.runtime import triton_tune
+    from inductor_backend.runtime.triton_build import load_kernels
+
+    left = []
+
+    def loaded(kernels, device):
+        return dict(
+            zip(kernels, load_kernels([kernel for kernel, _ in kernels.values()], device), strict=True)
+        )
+
+    def choose(c, choice):
+        kernels = {name: (lambda kernel=spoil(choice.kernels[name]): kernel) for name in choice.kernels}
+        left.extend(gpu_choices._ways(c, replace(choice, kernels=gpu_choices.Kernels(kernels))))
+        return next(iter(choice.kernels))
+
+    monkeypatch.setattr(triton_tune, "loaded", loaded)
+    monkeypatch.setattr(gpu_products, "candidates", lambda work, device: [Blocks(*SMALL), *WAYS.values()])
+    monkeypatch.setattr(gpu_products, "choose", choose)
+    checked(overwritten, R(80, 80) / 8, R(80, 80) / 8)
+    return [name.partition(", ")[2] for name in left]
+
+
+def test_kernels_that_are_right_are_measured(monkeypatch):
+    ways = [str(blocks).partition(", ")[2] for blocks in WAYS.values()]
+    assert tuned(monkeypatch, lambda kernel: kernel) == ["", "", *ways]
+
+
+def test_kernels_that_are_wrong_are_left_out(monkeypatch, caplog):
+    def spoil(kernel):
+        return replace(kernel, matrices=tuple(replace(matrix, start=16) for matrix in kernel.matrices))
+
+    assert tuned(monkeypatch, spoil) == ["", "", "3 programs"]
+    assert caplog.text.count("is left out") == 3

@@ -2,12 +2,13 @@
 
 In: kernels for the same work, and a `Compilation` for its device and captured sizes. Out: the name of the quickest. What
 always holds: equal work is measured once, whatever its buffers are called; candidates run on memory of their own; a kernel
-that does not build or fit the device is left out.
+that does not build or fit the device, or does not give what the plainest gives, is left out.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -20,12 +21,16 @@ from inductor_backend.codegen.triton.module import specification
 from inductor_backend.loop_ir.nodes import ExternNode, Layout, Program, Strided
 from inductor_backend.runtime import triton_tune
 from inductor_backend.runtime.triton_build import Kernel, build_side_by_side
+from tracer_core.plugin_api import logger
 
 if TYPE_CHECKING:
     from inductor_backend.compile_graph import Compilation
 
 #: The operator itself, with a kernel for what would be fused with it.
 ATEN = "aten"
+
+#: By how much results of two right kernels may differ, as a part of their norm (TF32 cut or rounded: 0.001).
+CLOSE = 0.02
 
 
 class Kernels(Mapping[str, TritonKernel]):
@@ -81,7 +86,11 @@ def choose(c: Compilation, choice: Choice) -> str:
     if c.target.interpreted or not choice.kernels:
         return ATEN
     key = _key(c, choice)
-    return triton_tune.chosen(key, c.target.device, lambda: _ways(c, choice), choice.what())
+    try:
+        return triton_tune.chosen(key, c.target.device, lambda: _ways(c, choice), choice.what())
+    except torch.OutOfMemoryError:
+        logger().warning("%s: not measured, there is no memory for it", choice.what())
+        return ATEN
 
 
 def _key(c: Compilation, choice: Choice) -> str:
@@ -116,7 +125,46 @@ def _ways(c: Compilation, choice: Choice) -> dict[str, Callable[[], None]]:
         call, beside = choice.instead
         rest = None if beside is None else memory.ways({ATEN: beside})[ATEN]
         ways[ATEN] = memory.operator(call, rest)
-    return {**ways, **memory.ways(choice.kernels)}
+    found = memory.ways(choice.kernels)
+    return {**ways, **_trusted(found, choice.kernels, memory.storages)}
+
+
+def _trusted(
+    ways: Mapping[str, Callable[[], None]], kernels: Kernels, storages: Mapping[str, torch.Tensor]
+) -> dict[str, Callable[[], None]]:
+    """Without the kernels that do not give what the plainest, the first, gives. Bulk copies and walks are young in Triton,
+    and time alone does not tell a wrong kernel."""
+    plain, *others = kernels
+    young = [name for name in others if name in ways and (kernels[name].matrices or kernels[name].most)]
+    if not young:
+        return dict(ways)
+    if plain not in ways:
+        return {name: run for name, run in ways.items() if name not in young}
+    stored = re.findall(r"tl\.(?:store|atomic_add)\(p(\d+) ", kernels[plain].text)
+    written = [storages[kernels[plain].pointers[int(number)]] for number in dict.fromkeys(stored)]
+    before = [one.clone() for one in written]
+
+    def results(name: str) -> list[torch.Tensor]:
+        ways[name]()
+        made = [one.clone() for one in written]
+        for one, old in zip(written, before, strict=True):
+            one.copy_(old)
+        return made
+
+    expected = results(plain)
+    wrong = [name for name in young if not all(map(_close, results(name), expected))]
+    for name in wrong:
+        logger().warning(
+            "%s: %s gives other results than %s and is left out", kernels.first().label, name, plain
+        )
+    return {name: run for name, run in ways.items() if name not in wrong}
+
+
+def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Up to rounding, by the norm: both were computed with the same operands, rounded or cut to the same type."""
+    a, b = (torch.nan_to_num(one.float(), 0.0, 0.0, 0.0) for one in (mine, theirs))
+    apart, whole = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in (a - b, b))
+    return bool(apart <= CLOSE * whole)
 
 
 def _specifications(c: Compilation, kernels: Mapping[str, TritonKernel]) -> dict[str, tuple[Kernel, int]]:
