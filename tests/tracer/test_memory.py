@@ -316,3 +316,27 @@ def test_references_to_none_are_balanced():
         for _ in range(200):
             fast(X)
         assert [sys.getrefcount(p) for p in net.parameters()] == counts
+
+
+class _Settings:
+    def __getattribute__(self, name):
+        return super().__getattribute__(name)
+
+
+def test_the_first_result_goes_when_it_is_dropped_although_the_program_caught_an_exception():
+    """transformers' configurations ask so for what they may not have; a result may be most of a device's memory."""
+    settings = _Settings()
+
+    def program(x):
+        return x * (2 if getattr(settings, "missing", None) is None else 3)
+
+    fast = tracer_core.compile(program, backend="eager")
+    gc.collect()
+    gc.disable()
+    try:
+        result = fast(torch.ones(3))
+        reference = weakref.ref(result)
+        del result
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -89,7 +89,10 @@ class Machine:
                 return
             self.frames.pop()
             if len(self.frames) == base:
-                raise error
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback has this frame, and with it all callers and their results
             self.frames[-1].last = self.frames[-1].ip - 1
 
     def passed(self, frame: Frame, error: BaseException) -> None:

@@ -198,7 +198,10 @@ class Tracer(Names):
             if type(said) is str and any(name in said for name in _STAND_INS):
                 raise Restart(self.outer_step, "native_python", f"{type(error).__name__} is raised")
             self.raised[id(error)] = Raised(error, self.outer_step, [])
-        super().unwind(error, base)
+        try:
+            super().unwind(error, base)
+        finally:
+            del error  # see there
 
     def passed(self, frame: Frame, error: BaseException) -> None:
         entries = self.raised[id(error)].passed
