@@ -323,3 +323,27 @@ def test_kernels_may_write_before_checks_unless_gradients_come_between():
     assert risks_of(graph).lowered == {3}
     graph.call_method("index_select", (weight, 0, state))
     assert risks_of(graph).in_order == risks_of(graph).lowered == {1, 2, 3}
+
+
+def test_on_a_gpu_indices_are_checked_by_the_device_and_nothing_is_raised():
+    """Copies of what is written to beforehand (running statistics) would cost hundreds of launches a step."""
+    from tracer_core import torch_private
+    from tracer_core.recorder.risks import risks_of
+
+    def graph_on(device):
+        graph, mode = torch.fx.Graph(), torch_private.fake_tensor_mode(None)
+        x, target = graph.placeholder("x"), graph.placeholder("target")
+        with mode:
+            x.meta["val"] = torch.empty(3, 5, device=device)
+            target.meta["val"] = torch.empty(3, dtype=torch.int64, device=device)
+        written = graph.call_method("add_", (x, 1))
+        written.meta.update(val=x.meta["val"], writes=[1])
+        loss = graph.call_function(torch.nn.functional.cross_entropy, (x, target))
+        loss.meta["val"] = x.meta["val"]
+        gradient = graph.call_function(torch.autograd.grad, (loss, [x]))
+        gradient.meta["val"] = (x.meta["val"],)
+        graph.output(gradient)
+        return graph
+
+    assert risks_of(graph_on("cpu")).in_order == {1}
+    assert risks_of(graph_on("cuda:0")).in_order == frozenset()

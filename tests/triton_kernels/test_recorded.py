@@ -84,3 +84,17 @@ def test_sizes_that_change_are_not_recorded_at_once(device):
         x = torch.randn(25)
         torch.testing.assert_close(runner([x])[0], x.sort()[0])
     assert device.captures
+
+
+def test_several_graphs_keep_their_recordings(device):
+    """Fields of this backend's options that are named like the recorder's mean other things (`recordings`)."""
+    runners = [wrapped(many, "reduce-overhead", R(30 + k))[1] for k in range(3)]
+    for _ in range(2):
+        for k, runner in enumerate(runners):
+            runner([R(30 + k)])
+    captures = device.captures
+    for _ in range(3):
+        for k, runner in enumerate(runners):
+            x = R(30 + k)
+            torch.testing.assert_close(runner([x])[0], x.sort()[0])
+    assert device.captures <= captures + 3  # inputs that moved are copied from then on

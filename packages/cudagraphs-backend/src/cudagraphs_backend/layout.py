@@ -7,6 +7,7 @@ their own are copied into.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,11 +72,12 @@ def results_of(outputs: Sequence[Any], inputs: Sequence[Any]) -> tuple[Result, .
     keys = [
         storage_key(value.untyped_storage()) if isinstance(value, torch.Tensor) else None for value in outputs
     ]
+    counts = Counter(keys)
     found = []
     for value, key in zip(outputs, keys, strict=True):
         if key is None:
             found.append(Result())
         else:
             nbytes = value.untyped_storage().nbytes()
-            found.append(Result(nbytes, owners.get(key), keys.count(key) > 1))
+            found.append(Result(nbytes, owners.get(key), counts[key] > 1))
     return tuple(found)

@@ -33,7 +33,7 @@ def wrap(
     numbers: Numbers | None = None,
 ) -> Runner:
     """`run`, replayed from recordings on CUDA devices. options: None takes them from `spec.options` where those are
-    this backend's, and the fields of the same name where they are another's. run_placed: does the same, calling
+    this backend's, else the defaults. run_placed: does the same, calling
     `placement.to_results` before it allocates memory that its results live in, and `to_scratch` after that. numbers: `run`
     takes one more input, a tensor of the floats that a call brings, and reads these nowhere else."""
     device = screening.device_of(graph.graph)
@@ -56,10 +56,8 @@ def wrap(
 
 
 def _options(given: Any) -> CudaGraphsOptions:
-    if isinstance(given, CudaGraphsOptions):
-        return given
-    names = [field.name for field in dataclasses.fields(CudaGraphsOptions)]
-    return CudaGraphsOptions(**{name: getattr(given, name) for name in names if hasattr(given, name)})
+    """Not another backend's fields of the same name: they mean other things."""
+    return given if isinstance(given, CudaGraphsOptions) else CudaGraphsOptions()
 
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:

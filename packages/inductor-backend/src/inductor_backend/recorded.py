@@ -39,7 +39,8 @@ def recorded(runner: Runner, gm: torch.fx.GraphModule, spec: CompileSpec) -> Run
             logger().warning("%s: mode %r runs without CUDA graphs: %s", spec.name, spec.mode, reason)
         return runner
     with_numbers = getattr(runner, "with_numbers", None)
-    options = None if asked else _unasked(spec)
+    make = resolve(get_backend("cudagraphs").options)
+    options = make() if asked else make(measured=True, outputs="saved", warmup=_warmup(spec))
     if with_numbers is None:
         wrapped: Runner = wrap(runner, gm, spec, options)
     else:
@@ -79,7 +80,5 @@ def _recorder() -> tuple[Any, str | None]:
     return (None if reason is not None or backend.wrap is None else resolve(backend.wrap)), reason
 
 
-def _unasked(spec: CompileSpec) -> Any:
-    """Options of recordings that nobody asked for: only where they pay, and nothing that the program sees stays in them."""
-    make = resolve(get_backend("cudagraphs").options)
-    return make(measured=True, outputs="saved", warmup=CALLS_OF_A_SIZE if spec.sizes else 1)
+def _warmup(spec: CompileSpec) -> int:
+    return CALLS_OF_A_SIZE if spec.sizes else 1

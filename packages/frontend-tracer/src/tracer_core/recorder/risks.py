@@ -30,6 +30,12 @@ _BY_VALUE = frozenset(
      "scatter_add", "scatter_reduce", "searchsorted", "segment_reduce", "slogdet", "svd", "symeig", "take",
      "take_along_dim", "tensor_split", "triangular_solve", "assert", "assert_async", "check"}
 )  # fmt: skip
+#: Of these, those whose checks are assertions of the device where all their tensors are on a GPU: nothing is raised.
+_ASSERTED = frozenset(
+    {"binary_cross_entropy", "cross_entropy", "cross_entropy_loss", "embedding", "gather", "index", "index_add", "index_copy",
+     "index_fill", "index_put", "index_select", "multi_margin_loss", "multilabel_margin_loss", "nll_loss", "nll_loss2d",
+     "nll_loss_nd", "scatter", "scatter_add", "take", "take_along_dim"}
+)  # fmt: skip
 #: Of linear algebra, those that take any matrix.
 _ANY_MATRIX = frozenset({"linalg_vector_norm", "linalg_matmul", "linalg_multi_dot", "linalg_cross", "linalg_diagonal",
                          "linalg_vecdot", "linalg_norm"})  # fmt: skip
@@ -66,6 +72,8 @@ def risks_of(graph: torch.fx.Graph) -> Risks:
         written.update(storages)
         last_writer.update(dict.fromkeys(storages, node))
         if node.op in ("call_function", "call_method") and _may_raise(node, checked):
+            if not risky and node.target is torch.autograd.grad and _on_gpu(node):
+                continue  # the gradients of operators that do not raise
             risky = True
             in_order |= written
             gradients = node if node.target is torch.autograd.grad else None
@@ -110,6 +118,8 @@ def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
             for inner in graph.nodes
             if inner.op in ("call_function", "call_method")
         )
+    if (target in _SUBSCRIPTS or _name(target) in _ASSERTED) and _on_gpu(node):
+        return False
     if target in _SUBSCRIPTS:
         return any(isinstance(index, torch.Tensor) for index in _parts(_value(node.args[1])))
     name = _name(target)
@@ -120,6 +130,19 @@ def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
     if name.startswith("linalg_"):
         return name not in _ANY_MATRIX
     return name in _BY_VALUE or not _is_torchs(target)
+
+
+def _on_gpu(node: torch.fx.Node) -> bool:
+    """Whether all its tensors are on GPUs."""
+    values = [_value(argument) for argument in (node, *node.args, *node.kwargs.values())]
+    tensors = []
+    while values:
+        value = values.pop()
+        if isinstance(value, (list, tuple)):
+            values += value
+        elif isinstance(value, torch.Tensor):
+            tensors.append(value)
+    return bool(tensors) and all(tensor.device.type == "cuda" for tensor in tensors)
 
 
 def _new_index(node: torch.fx.Node, name: str, checked: set[Any]) -> bool:
