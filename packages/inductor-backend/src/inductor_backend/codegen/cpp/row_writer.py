@@ -1,0 +1,239 @@
+"""A phase of a kernel as a loop over each row's contiguous elements.
+
+In: phases of a `KernelBody`. Out: lines in `ElementWriter.out`. What always holds: rows are in vectors where `vectors.fits`
+says so, else left to the compiler; what a phase reduces has a name afterwards; one long row is cut into a fixed number of
+parts that are merged in order, so that results do not depend on how many threads there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from inductor_backend.codegen.cpp import vectors
+from inductor_backend.codegen.cpp.element_writer import ElementWriter
+from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
+from inductor_backend.codegen.cpp.ordered import SCANNERS, Scanner
+from inductor_backend.codegen.cpp.reducers import BLOCK, REDUCERS, Reducer
+from inductor_backend.index_expr import product
+from inductor_backend.loop_ir.nodes import Store
+from inductor_backend.loop_ir.values import Value, topological
+from inductor_backend.schedule.fused_body import Phase
+
+#: Elements from which one row is shared among threads, and the number of parts it is cut into.
+LONG_ROW = 131_072
+ROW_PARTS = 16
+
+
+def loop_values(phase: Phase) -> list[Value]:
+    """What the loop over a row computes, operands first."""
+    return topological(value for store in phase.loop for value in store.roots)
+
+
+class RowWriter(ElementWriter):
+    """Writes the loops of a kernel whose rows are contiguous. Mutable."""
+
+    def _phase(self, phase: Phase, names: dict[Value, str], whole: bool) -> None:
+        """The row's own stores, then the loop over the row. whole: the loop covers the row (else begin to
+        end, the part of one thread)."""
+        needed = loop_values(phase)
+        row_values = topological(v for s in phase.row for v in s.roots)
+        empty = self._empty()
+        self.emit(row_values if empty else [*row_values, *needed], 0, names)
+        for store in phase.row:
+            self.store(store, names)
+        if not phase.loop:
+            return
+        reducers = [self._reducer(store, k) for k, store in enumerate(phase.reductions)]
+        self._start(reducers)
+        self.scanners = self._scanners(phase, "{type} {name} = {start};")
+        with self._unless(empty):
+            scope = dict(names)
+            self.emit(needed, 0, scope)
+            if self._is_long(phase, reducers):
+                self._in_parts(phase, needed, reducers, scope)
+            else:
+                self._nest(1, phase, needed, reducers, scope, ("0", "") if whole else ("begin", "end"))
+        for store, reducer in reducers:
+            for buffer, text in zip(store.buffers, reducer.results, strict=True):
+                register = f"x{self.counter}"
+                self.counter += 1
+                self.out.line(f"const {C_TYPES[self.body.registers[buffer]]} {register} = {text};")
+                self.registers[buffer] = register
+
+    def _empty(self) -> str:
+        """The condition that the inner loops have nothing to do, or "" if that cannot be here. What they read is read
+        before they begin where it can be, and of an operand without elements nothing may be read at all."""
+        if self._is_pointwise():  # then the kernel has returned
+            return ""
+        sizes = [k for k in self.inner if not self.sizes.is_positive(self.nest.sizes[k])]
+        return " || ".join(f"n{k} == 0" for k in sizes)
+
+    def _unless(self, condition: str) -> contextlib.AbstractContextManager[None]:
+        return self.out.block(f"if (!({condition}))") if condition else contextlib.nullcontext()
+
+    def _is_pointwise(self) -> bool:
+        return all(not phase.row and not phase.reductions for phase in self.body.phases)
+
+    def _start(self, reducers: list[tuple[Store, Reducer]]) -> None:
+        for _, reducer in reducers:
+            for line in reducer.start:
+                self.out.line(line)
+
+    def _is_long(self, phase: Phase, reducers: list[tuple[Store, Reducer]]) -> bool:
+        """The only row of the kernel, long enough to share among threads, and it can be cut."""
+        plain = not phase.stores and not phase.scans
+        one_row = not self.rows and len(self.inner) == 1 and self.nest.column is None and plain
+        long = self.sizes.hint(product(self.nest.sizes)) >= LONG_ROW
+        return one_row and long and bool(reducers) and all(reducer.merge for _, reducer in reducers)
+
+    def _in_parts(
+        self,
+        phase: Phase,
+        values: list[Value],
+        reducers: list[tuple[Store, Reducer]],
+        names: dict[Value, str],
+    ) -> None:
+        """The row in `ROW_PARTS` parts, merged in order: the result does not depend on how many threads there are."""
+        for _, reducer in reducers:
+            for kind, name in reducer.state:
+                self.out.line(f"{kind} {name}s[{ROW_PARTS}];")
+        self.out.line("#pragma omp parallel for schedule(static)")
+        with self.out.block(f"for (int64_t q = 0; q < {ROW_PARTS}; ++q)"):
+            size = f"n{self.inner[0]}"
+            self.out.line(
+                f"const int64_t low = tc_part({size}, q, {ROW_PARTS}), high = tc_part({size}, q + 1, {ROW_PARTS});"
+            )
+            self._start(reducers)
+            self._nest(1, phase, values, reducers, dict(names), ("low", "high"))
+            for _, reducer in reducers:
+                for _, name in reducer.state:
+                    self.out.line(f"{name}s[q] = {name};")
+        with self.out.block(f"for (int64_t q = 0; q < {ROW_PARTS}; ++q)"):
+            for _, reducer in reducers:
+                self.out.line(reducer.merge)
+
+    def _reducer(self, store: Store, number: int) -> tuple[Store, Reducer]:
+        assert store.reduce is not None
+        name = f"a{self.counter}"
+        self.counter += 1
+        return store, REDUCERS[store.reduce](name, store.value.dtype, self.body.registers[store.buffers[0]])
+
+    def _nest(
+        self,
+        depth: int,
+        phase: Phase,
+        values: list[Value],
+        reducers: list[tuple[Store, Reducer]],
+        names: dict[Value, str],
+        bounds: tuple[str, str],
+    ) -> None:
+        if not self.inner:  # a kernel on single elements
+            self._open(reducers)
+            self._elements(phase, values, reducers, names, 0, "0")
+            self._close(reducers, "1")
+            return
+        loop = self.inner[depth - 1]
+        variable, size = self.variables[loop], f"n{loop}"
+        if depth < len(self.inner):
+            with self.out.block(f"for (int64_t {variable} = 0; {variable} < {size}; ++{variable})"):
+                scope = dict(names)
+                self.emit(values, depth, scope)
+                self._nest(depth + 1, phase, values, reducers, scope, bounds)
+            return
+        start, stop = bounds[0], bounds[1] or size
+        if any(r.blocked for _, r in reducers) or self.streams(phase):
+            with self.out.block(f"for (int64_t b = {start}; b < {stop}; b += {BLOCK})"):
+                self.out.line(f"const int64_t length = tc_least({BLOCK}, {stop} - b);")
+                self._vector_loop(phase, values, reducers, names, loop, "b", "b + length", "length")
+        else:
+            with self.out.block(""):
+                self._vector_loop(phase, values, reducers, names, loop, start, stop, f"({stop} - {start})")
+
+    def _vector_loop(
+        self,
+        phase: Phase,
+        values: list[Value],
+        reducers: list[tuple[Store, Reducer]],
+        names: dict[Value, str],
+        loop: int,
+        start: str,
+        stop: str,
+        length: str,
+    ) -> None:
+        variable = self.variables[loop]
+        streams = self.streams(phase)
+        self.block_start = start
+        if vectors.fits(self, phase, values, reducers, names, loop):
+            self.in_vectors = True
+            vectors.write(self, phase, values, reducers, names, loop, (start, stop, length))
+            return
+        for store in streams:
+            kind = memory_type(self.program.buffers[store.buffers[0]].dtype)
+            self.out.line(f"alignas(64) {kind} {self.streamed[store.buffers[0]]}[{BLOCK}];")
+        self._open(reducers)
+        clauses = [r.clause for _, r in reducers]
+        one_by_one = phase.in_order and self.nest.reduced
+        fills = all(s.value.name == "constant" for s in phase.loop)  # GCC makes memset of it, unless told how
+        if not one_by_one and not fills and all(clause is not None for clause in clauses):
+            self.out.line(" ".join(["#pragma omp simd", *(c for c in clauses if c)]))
+        with self.out.block(f"for (int64_t {variable} = {start}; {variable} < {stop}; ++{variable})"):
+            self._elements(phase, values, reducers, dict(names), len(self.inner), f"{variable} - {start}")
+        self._close(reducers, length)
+        self.variables[loop] = start
+        for store in streams:
+            (name,) = store.buffers
+            place = f"{self.pointer(name)} + {self.address(name, store.index, {})}"
+            block = self.streamed[name]
+            self.out.line(f"tc_stream({place}, {block}, {length} * (int64_t)sizeof({block}[0]));")
+        self.variables[loop] = variable
+
+    def streams(self, phase: Phase) -> list[Store]:
+        """The phase's stores that leave through a block."""
+        return [store for store in phase.stores if store.buffers[0] in self.streamed]
+
+    def _scanners(self, phase: Phase, declaration: str) -> list[tuple[Store, Scanner]]:
+        """What the phase's scans carry along a row, declared."""
+        found = []
+        for store in phase.scans:
+            name = f"a{self.counter}"
+            self.counter += 1
+            dtype = self.program.buffers[store.buffers[0]].dtype
+            scanner = SCANNERS[store.scan or ""](name, store.value.dtype, dtype)
+            for kind, state, start in scanner.state:
+                self.out.line(declaration.format(type=kind, name=state, start=start))
+            found.append((store, scanner))
+        return found
+
+    def _scan(self, names: dict[Value, str], lane: str) -> None:
+        """One step of every scan, and what it gives."""
+        for store, scanner in self.scanners:
+            at = f"({self.row_position()})"
+            self.out.line(scanner.step.format(v=names[store.value], at=at, l=lane))
+            for buffer, text in zip(store.buffers, scanner.results, strict=True):
+                self.write_to(buffer, store, text.format(l=lane), names)
+
+    def _open(self, reducers: list[tuple[Store, Reducer]]) -> None:
+        for _, reducer in reducers:
+            for line in reducer.open:
+                self.out.line(line)
+
+    def _close(self, reducers: list[tuple[Store, Reducer]], length: str) -> None:
+        for _, reducer in reducers:
+            for line in reducer.close:
+                self.out.line(line.format(length=length, squares="tc_squares_of"))
+
+    def _elements(
+        self,
+        phase: Phase,
+        values: list[Value],
+        reducers: list[tuple[Store, Reducer]],
+        names: dict[Value, str],
+        level: int,
+        local: str,
+    ) -> None:
+        self.emit(values, level, names)
+        for store in phase.stores:
+            self.store(store, names)
+        self._scan(names, "")
+        for store, reducer in reducers:
+            self.out.line(reducer.step.format(v=names[store.value], at=self.row_position(), local=local))
