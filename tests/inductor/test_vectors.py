@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import tracer_core
-from inductor_backend.codegen.cpp import kernel, streaming, tiling, vectors
+from inductor_backend.codegen.cpp import column_writer, streaming, tiling, vectors
 
 pytestmark = pytest.mark.skipif(not vectors.available(), reason="no vectors of 16 floats here")
 
@@ -196,7 +196,7 @@ def test_waves_of_large_numbers_at_any_place(place, written):
 
 
 def test_wide_column_sums_past_the_caches(monkeypatch):
-    monkeypatch.setattr(kernel, "STREAMED", 0)
+    monkeypatch.setattr(column_writer, "STREAMED", 0)
     x = torch.randn(301, 200)
     compiled = tracer_core.compile(lambda x: (x.sum(0), (x * x).mean(0)))
     same(compiled(x), (x.double().sum(0).float(), (x * x).double().mean(0).float()))
