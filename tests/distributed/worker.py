@@ -20,6 +20,7 @@ from tests.support import torchvision_ops
 
 
 def main(reply: int) -> None:
+    faulthandler.enable()  # a rank that crashes shows where
     torch.set_num_threads(1)
     torchvision_ops.define()
     if "RANK" in os.environ:

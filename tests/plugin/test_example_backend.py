@@ -21,11 +21,12 @@ USED = """
     def f(x, a, b):
         return torch.relu(x + a * b) + a * x
 
+    torch.manual_seed(0)
     listed = "peephole" in tracer_core.list_backends()
     listed_without_engine = listed and "peephole_backend.engine" not in sys.modules
     inputs = [torch.randn(3, 4) for _ in range(3)]
     run = compile_graph(torch.fx.symbolic_trace(f), inputs, "peephole")
-    close = all(torch.allclose(run(list(inputs))[0], f(*inputs)) for _ in range(2))
+    close = all(torch.allclose(run(list(inputs))[0], f(*inputs), atol=1e-5) for _ in range(2))
     result = [listed_without_engine, close, "peephole_backend.engine" in sys.modules]
 """
 
@@ -33,6 +34,8 @@ COMPILED = """
     import os, tempfile
     os.environ["TRACER_DEBUG"] = tempfile.mkdtemp()
     import torch, tracer_core
+
+    torch.manual_seed(0)
 
     class Model(torch.nn.Module):
         def __init__(self):
@@ -47,7 +50,7 @@ COMPILED = """
     fast = tracer_core.compile(model, backend="peephole", fullgraph=True, options={"max_fusions": 1})
     x, y = torch.randn(3, 4), torch.randn(3, 4)
     result = [
-        torch.allclose(fast(x, y), model(x, y)),
+        torch.allclose(fast(x, y), model(x, y), atol=1e-5),
         any("1 fusions" in record.text for record in tracer_core.last_compile(fast)),
     ]
 """
@@ -63,8 +66,10 @@ COUNTED = """
         return z + y * a, torch.sigmoid(z) * z, x + 2 * a, torch.arange(3) + torch.arange(3) * 2
 
     fast = tracer_core.compile(program, backend="peephole", fullgraph=True)
+    torch.manual_seed(0)
     inputs = torch.randn(4, 4), torch.randn(4, 4), torch.randn(4, 4)
-    close = all(torch.allclose(one, other) for one, other in zip(fast(*inputs), program(*inputs)))
+    # Fused sums round once: where summands cancel, the difference is one of their roundings, not of the sum's.
+    close = all(torch.allclose(one, other, atol=1e-5) for one, other in zip(fast(*inputs), program(*inputs)))
     (report,) = reports()
     tracer_core.reset()
     result = [close, report.rewrites, report.before - report.after, len(reports())]
