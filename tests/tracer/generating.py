@@ -1,11 +1,13 @@
 """Small language models, and what compares their generate() with a compiled one's.
 
 In: a model's name, calls of generate(). Out: the number of graphs captured after each call. What always holds: both
-sides draw from equal seeds, and other tokens than eager's or a graph break are a failure.
+sides draw from equal seeds, and other tokens than eager's or a graph break are a failure. Models of bfloat16 may prefer another
+token where eager's own rounding decides.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import warnings
 
@@ -77,7 +79,23 @@ def generated(model, tokens, calls, backend="eager", compiled=None):
             for one in (model, compiled):
                 torch.manual_seed(3)
                 results.append(one.generate(**call))
-            assert torch.equal(*results), f"{call}"
+            tied = model.dtype is torch.bfloat16 and _are_ties(model, *results)
+            assert tied or torch.equal(*results), f"{call}"
             counts.append(len(counter.graphs))
     assert not counter.breaks, counter.breaks
     return counts
+
+
+@torch.no_grad()
+def _are_ties(model, expected, found):
+    """Whether, in each row, the first token that is not eager's is as good as eager's to the rounding of the model's dtype."""
+    exact = copy.deepcopy(model).double()
+    for row, ours in zip(expected, found, strict=True):
+        places = (row != ours).nonzero()
+        if len(places):
+            at = int(places[0])
+            rounded, true = (one(row[None, :at]).logits[0, -1].double() for one in (model, exact))
+            between = (true[row[at]] - true[ours[at]]).abs()
+            if between > 2 * (rounded - true).abs().max():
+                return False
+    return True
