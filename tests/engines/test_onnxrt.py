@@ -303,3 +303,38 @@ def test_small_and_large_values_and_orders_with_nan():
     fast = tracer_core.compile(program, backend="onnxrt")
     for ours, expected in zip(fast(x), program(x), strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=0, equal_nan=True)
+
+
+def images():
+    """With windows of NaN beside numbers and infinities, of both infinities, and of minus infinity alone."""
+    nan, inf = float("nan"), float("inf")
+    x = torch.randn(2, 3, 9, 9)
+    x[0, 0, 2, 3], x[1, 1, 4, 4], x[1, 1, 4, 5], x[1, 2, 7, 7], x[1, 2, 7, 8] = nan, inf, -inf, inf, nan
+    x[0, 2] = -inf
+    x[0, 2, 0, 0] = nan
+    return x
+
+
+POOLS = {
+    "three": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "rounded up": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "apart": lambda x: F.max_pool2d(x, 3, 2, 1, dilation=2),
+    "no image alone": lambda x: F.max_pool2d(x[0], (2, 3), (1, 2), (0, 1)) * 2,
+    "one after another": lambda x: torch.cat([x, F.max_pool2d(x, 5, 1, 2), F.max_pool2d(F.max_pool2d(x, 5, 1, 2), 5, 1, 2)]),
+    "doubles": lambda x: F.max_pool2d(x.double(), 3, 2, 1),
+    "lines": lambda x: F.max_pool1d(x[0], 3, 2, 1),
+    "positions": lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("before", [F.relu, lambda x: x - 1], ids=["behind a relu", "of anything"])
+@pytest.mark.parametrize("name", POOLS)
+def test_max_pooling_has_eagers_nan_and_infinities(name, before):
+    program = lambda x: POOLS[name](before(x))  # noqa: E731
+    fast = tracer_core.compile(program, backend="onnxrt")
+    x = images()
+    ours, expected = fast(x), program(x)
+    torch.testing.assert_close(ours, expected, equal_nan=True)
+    eagerly = [one for one in tracer_core.last_compile(fast) if one.name == "fallback"]
+    assert bool(eagerly) == (name == "positions")

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from onnxrt_backend.rewriting import call_after, take_place
+
 aten = torch.ops.aten
 
 #: Attention with a mask that is added: where its mask is among the arguments, and how it is called.
@@ -29,14 +31,8 @@ def forbidden_rows_are_zeros(graph: torch.fx.Graph) -> None:
             continue
         for result in [one for one in node.users if one.args[1] == 0]:
             if mask not in empty:
-                empty[mask] = _rows(graph, mask)
-            readers = list(result.users)
-            with graph.inserting_after(result):
-                zeros = graph.call_function(aten.masked_fill.Scalar, (result, empty[mask], 0.0))
-            zeros.meta = dict(result.meta)
-            zeros.name, result.name = result.name, zeros.name  # results of the graph are known by their names
-            for reader in readers:
-                reader.replace_input_with(result, zeros)
+                empty[mask] = _rows(mask)
+            take_place(call_after(result, aten.masked_fill.Scalar, result, empty[mask], 0.0), result)
 
 
 def shares_heads(node: torch.fx.Node) -> bool:
@@ -54,13 +50,7 @@ def _mask(node: torch.fx.Node) -> Any:
     return node.kwargs.get(name)
 
 
-def _rows(graph: torch.fx.Graph, mask: torch.fx.Node) -> torch.fx.Node:
+def _rows(mask: torch.fx.Node) -> torch.fx.Node:
     """Which rows of a mask are minus infinity all along."""
-    with graph.inserting_after(mask):
-        forbids = graph.call_function(aten.eq.Scalar, (mask, float("-inf")))
-    with graph.inserting_after(forbids):
-        rows = graph.call_function(aten.all.dim, (forbids, -1, True))
-    forbids.meta, rows.meta = dict(mask.meta), dict(mask.meta)
-    forbids.meta["val"] = aten.eq.Scalar(mask.meta["val"], float("-inf"))
-    rows.meta["val"] = aten.all.dim(forbids.meta["val"], -1, True)
-    return rows
+    forbids = call_after(mask, aten.eq.Scalar, mask, float("-inf"))
+    return call_after(forbids, aten.all.dim, forbids, -1, True)

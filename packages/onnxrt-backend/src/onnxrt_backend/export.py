@@ -13,6 +13,7 @@ import torch
 
 from onnxrt_backend import torch_private
 from onnxrt_backend.attention import forbidden_rows_are_zeros
+from onnxrt_backend.pooling import windows_keep_nan
 from tracer_core.plugin_api import contiguous_graph, promote
 
 
@@ -29,5 +30,6 @@ def export(graph: torch.fx.GraphModule, name: str) -> Exported:
     """Translates `graph`. Raises what the exporter raises for an operator it cannot translate."""
     made = contiguous_graph(graph)
     forbidden_rows_are_zeros(made.graph)
+    windows_keep_nan(made.graph)
     promote(made.graph)
     return Exported(torch_private.translate(made.graph, name), made)

@@ -14,6 +14,7 @@ import torch
 
 from onnxrt_backend import torch_private
 from onnxrt_backend.attention import shares_heads
+from onnxrt_backend.pooling import positions_are_read
 from onnxrt_backend.probe import build
 from tracer_core.plugin_api import node_probe
 
@@ -56,6 +57,8 @@ def supports(node: torch.fx.Node) -> str | None:
             return "ONNX Runtime's operators are not made for tensors without elements"
     if shares_heads(node):
         return "its ONNX form wants as many heads of keys as of queries"
+    if positions_are_read(node):
+        return _LOSES
     if (special := _special(node)) is not None:
         return special
     if not torch_private.has_translation(target):

@@ -1,0 +1,35 @@
+"""Edits of fx graphs that the mends before the translation are made of.
+
+In: nodes of an fx graph with values. Out: new nodes with values. What always holds: a node that takes another's place has
+its name, because the results of a graph are known by their names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def call_after(node: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    """A call right behind `node`, with its value."""
+    with node.graph.inserting_after(node):
+        made = node.graph.call_function(target, args, kwargs)
+    made.meta = dict(node.meta)
+    values: Any = torch.fx.map_arg((args, kwargs), lambda one: one.meta["val"])  # type: ignore[no-untyped-call]
+    made.meta["val"] = target(*values[0], **values[1])
+    return made
+
+
+def take_place(made: torch.fx.Node, node: torch.fx.Node) -> None:
+    """Whoever reads `node`, save what `made` is made of, reads `made`."""
+    inside, front = {made}, [made]
+    while front:
+        for source in front.pop().all_input_nodes:
+            if source is not node and source not in inside and node in source.all_input_nodes:
+                inside.add(source)
+                front.append(source)
+    for reader in list(node.users):
+        if reader not in inside:
+            reader.replace_input_with(node, made)
+    made.name, node.name = node.name, made.name
