@@ -40,10 +40,11 @@ class Kernel:
     matrices: Sequence[tuple[str, int, int]] = ()
 
     def key(self) -> str:
+        """Of what is compiled: the user's lines, in comments, are not."""
         constants = sorted(self.constants.items())
         parts = (
             self.name,
-            self.text,
+            re.sub(r"\A(?:#.*\n)+", "", self.text),
             *self.pointers,
             self.sizes,
             constants,

@@ -6,6 +6,7 @@ holds: kernels of equal text and blocks exist once; a run is one call from Pytho
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -56,10 +57,16 @@ class TritonModule:
         """The name of the kernel of that text."""
         key = _text_of(kernel)
         if key not in self.kernels:
-            self.kernels[key] = (f"fused_{kernel.label}_{len(self.kernels)}", [])
+            self.kernels[key] = (self._new_name(key), [])
         name, seen = self.kernels[key]
         seen += [comment for comment in comments if comment not in seen]
         return name
+
+    def _new_name(self, kernel: TritonKernel) -> str:
+        """By what it computes: an equal kernel of another graph has the same name, and is compiled once."""
+        name = f"fused_{kernel.label}_{hashlib.sha256(repr(kernel).encode()).hexdigest()[:6]}"
+        taken = any(name == other for other, _ in self.kernels.values())
+        return f"{name}_{len(self.kernels)}" if taken else name
 
     def open_run(self) -> TritonRun:
         run = TritonRun(f"run_{len(self.runs)}")
