@@ -19,9 +19,10 @@ NAME = "onnxrt"
 #: The provider for each device type, where the user names none.
 PROVIDERS = {"cpu": ("CPUExecutionProvider",), "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider")}
 
-#: How long an idle thread of a session waits at full speed for more work. ONNX Runtime's own answer is about 20 ms: a
+#: How long, in microseconds, an idle thread of a session waits at full speed for more work: longer than the operators that
+#: run on one thread, or every operator behind one of them would wake it. ONNX Runtime's own answer is about 20 ms: a
 #: program of two sessions, or of a session and PyTorch, would share its cores with threads that only wait.
-WAIT = {"session.intra_op.spin_duration_us": "200"}
+WAIT = {"session.intra_op.spin_duration_us": "1000"}
 
 
 def providers(options: Options, device: str) -> tuple[str, ...]:
