@@ -215,7 +215,10 @@ def scheduled_texts(monkeypatch):
 
 
 #: rows, columns, length of the sums: whole tiles, one row, sizes that nothing divides.
-PRODUCTS = [(13, 48, 32), (197, 24, 32), (12, 48, 32), (1, 64, 96), (16, 7, 64), (5, 9, 11), (8, 16, 8), (3, 1, 16), (64, 33, 20)]
+PRODUCTS = [
+    (13, 48, 32), (197, 24, 32), (64, 257, 40), (3, 35, 1024), (12, 48, 32), (1, 64, 96),
+    (16, 7, 64), (5, 9, 11), (8, 16, 8), (3, 1, 16), (64, 33, 20),
+]
 
 
 @pytest.mark.parametrize("sizes", PRODUCTS, ids=str)
@@ -283,6 +286,15 @@ def test_products_of_sizes_that_no_tile_divides(shapes, dtype):
         for ours, expected in zip(fast(a, b), program(a, b), strict=True):
             tolerance = 1e-4 if dtype is torch.float32 else 1e-10
             torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@torch.no_grad()
+def test_long_sums_are_as_exact_as_eager():
+    torch.manual_seed(0)
+    for x, w in ((torch.rand(32, 4096), torch.rand(4096, 48)), (torch.rand(2, 13, 2048), torch.rand(2, 2048, 40))):
+        truth = x.double() @ w.double()
+        ours = tracer_core.compile(lambda x, w: x @ w, backend="tvm")(x, w)
+        assert (ours - truth).norm() <= 2.5 * (x @ w - truth).norm()
 
 
 @torch.no_grad()

@@ -79,7 +79,7 @@ def _multiplied(importer: Any, a: Any, b: Any, dtype: torch.dtype) -> Any:
         return builder.emit(relax.op.matmul(left, right, out_dtype=DTYPES[dtype]))
     original = _transposed(b)
     if original is None:
-        return products.product(builder, left, right)
+        return products.product(builder, left, right, b.name in importer.frozen)
     return products.transposed(builder, left, importer.env[original], original.name in importer.frozen)
 
 

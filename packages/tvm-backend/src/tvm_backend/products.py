@@ -11,6 +11,8 @@ tiles of a frozen weight, which FoldConstant then makes while TVM compiles.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,6 +33,9 @@ FEW = 8
 #: So many times the rows, tiles of a transposed matrix cost as much to make as they gain.
 GAIN = 3
 
+#: Longer sums are added up in parts, as other libraries do: one long sum in float32 is less exact. And most parts.
+LONGEST, PARTS = 512, 16
+
 
 def transposed(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
     """``a @ b.t()``. frozen: b is a constant."""
@@ -43,21 +48,25 @@ def transposed(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
         return _in_tiles(builder, a, b, width, height or largest(sizes[0], ROWS), _tiles_of_rows, alone=frozen)
     low = _height(rows, SMALL)
     if low is None:
-        return builder.emit_te(_by_rows, a, b, primfunc_attrs=FUSABLE)
+        if sizes[1] is None or sizes[1] < 2 * FEW or largest(sizes[1], SMALL[:4]) > 1:
+            return builder.emit_te(_by_rows, a, b, primfunc_attrs=FUSABLE)
+        low = largest(sizes[0], (4, 3, 2))
     if sizes[0] is not None:
-        joined = lambda a, b: _joined_rows(_tiles_by_rows(a, b, low), rows)  # noqa: E731
+        joined = lambda a, b: _joined_rows(_tiles_by_rows(a, b, low), rows, columns)  # noqa: E731
         return builder.emit_te(joined, a, b, primfunc_attrs=FUSABLE, primfunc_name_hint="by_rows")
     tiles = builder.emit_te(_tiles_by_rows, a, b, low, primfunc_attrs=ALONE)
-    return builder.emit_te(_joined_rows, tiles, rows)
+    return builder.emit_te(_joined_rows, tiles, rows, columns)
 
 
-def product(builder: Any, a: Any, b: Any) -> Any:
-    """``a @ b``, of matrices or batches of them."""
+def product(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
+    """``a @ b``, of matrices or batches of them. frozen: b is a constant."""
+    rows, length = a.ty.shape[-2], a.ty.shape[-1]
     width, whole = _width(b.ty.shape[-1])
-    height = _height(a.ty.shape[-2], ROWS)
-    if whole and height is None:
+    height, size = _height(rows, ROWS), _size(rows)
+    if whole and height is None and (size is None or size < min(ROWS) or (_parts_of(length) == 1 and not frozen)):
         return builder.emit_te(_by_columns, a, b, primfunc_attrs=FUSABLE)
-    return _in_tiles(builder, a, b, width, height or 1, None if whole else _tiles_of_columns, alone=False)
+    made = None if whole and not (frozen and width >= FEW) else _tiles_of_columns
+    return _in_tiles(builder, a, b, width, height or largest(size, ROWS), made, alone=frozen)
 
 
 def _in_tiles(builder: Any, a: Any, b: Any, width: int, height: int, made: Any, alone: bool) -> Any:
@@ -102,24 +111,28 @@ def _by_columns(a: Any, b: Any) -> Any:
 
 
 def _tiles_by_rows(a: Any, b: Any, height: int) -> Any:
-    """[tile, row, column]"""
+    """[tile, row, column]; columns beyond the last one repeat it."""
     from tvm import te
 
-    rows = a.shape[0]
+    rows, columns = a.shape[0], b.shape[0]
+    padded = _size(columns) is not None and largest(_size(columns), SMALL[:4]) == 1
+    wide = _parts(columns, FEW) * FEW if padded else columns
     k = te.reduce_axis((0, a.shape[1]), name="k")
     return te.compute(
-        (_parts(rows, height), height, b.shape[0]),
-        lambda tile, i, j: te.sum(a[te.min(tile * height + i, rows - 1), k] * b[j, k], axis=k),
+        (_parts(rows, height), height, wide),
+        lambda tile, i, j: te.sum(
+            a[te.min(tile * height + i, rows - 1), k] * b[te.min(j, columns - 1) if padded else j, k], axis=k
+        ),
         name="by_rows",
         attrs={TILE_ROWS: 1},
     )
 
 
-def _joined_rows(tiles: Any, rows: Any) -> Any:
+def _joined_rows(tiles: Any, rows: Any, columns: Any) -> Any:
     from tvm import te
 
     height = tiles.shape[1]
-    return te.compute((rows, tiles.shape[2]), lambda i, j: tiles[i // height, i % height, j], name="rows")
+    return te.compute((rows, columns), lambda i, j: tiles[i // height, i % height, j], name="rows")
 
 
 def _tiles_of_columns(b: Any, width: int) -> Any:
@@ -131,6 +144,8 @@ def _tiles_of_columns(b: Any, width: int) -> Any:
     def element(*at: Any) -> Any:
         *where, tile, k, lane = at
         column = tile * width + lane
+        if _divides(width, columns):
+            return b[(*where, k, column)]
         return te.if_then_else(column < columns, b[(*where, k, column)], tirx.const(0, b.dtype))
 
     return te.compute((*batch, _parts(columns, width), length, width), element, name="tiles")
@@ -144,7 +159,7 @@ def _tiles_of_rows(b: Any, width: int) -> Any:
 
     def element(tile: Any, k: Any, lane: Any) -> Any:
         column = tile * width + lane
-        if _size(columns) is not None and _size(columns) % width == 0:  # type: ignore[operator]
+        if _divides(width, columns):
             return b[column, k]
         return te.if_then_else(column < columns, b[column, k], tirx.const(0, b.dtype))
 
@@ -156,31 +171,49 @@ def _as_they_are(tiles: Any, width: int) -> Any:
 
 
 def _tiles_of_product(a: Any, b: Any, columns: Any, height: int, width: int, tiled: bool) -> Any:
-    """[..., tile of columns, tile of rows, row, column]. tiled: b is."""
+    """[..., part of the sum, tile of columns, tile of rows, row, column]. tiled: b is."""
     from tvm import te
 
     *batch, rows, length = a.shape
-    k = te.reduce_axis((0, length), name="k")
+    parts = _parts_of(length)
+    summed = length // parts
+    k = te.reduce_axis((0, summed), name="k")
 
     def element(*at: Any) -> Any:
-        *where, part, tile, row, lane = at
-        right = b[(*where, part, k, lane)] if tiled else b[(*where, k, part * width + lane)]
-        return te.sum(a[(*where, te.min(tile * height + row, rows - 1), k)] * right, axis=k)
+        *where, part, strip, tile, row, lane = at
+        here = part * summed + k
+        right = b[(*where, strip, here, lane)] if tiled else b[(*where, here, strip * width + lane)]
+        return te.sum(a[(*where, te.min(tile * height + row, rows - 1), here)] * right, axis=k)
 
-    shape = (*batch, _parts(columns, width), _parts(rows, height), height, width)
-    return te.compute(shape, element, name="by_columns", attrs={TILE_ROWS: len(batch) + 2})
+    shape = (*batch, parts, _parts(columns, width), _parts(rows, height), height, width)
+    return te.compute(shape, element, name="by_columns", attrs={TILE_ROWS: len(batch) + 3})
 
 
 def _joined(tiles: Any, rows: Any, columns: Any) -> Any:
+    """The matrix, or batch of them, of which these are the tiles."""
     from tvm import te
 
-    *batch, _, _, height, width = tiles.shape
+    *batch, parts, _, _, height, width = tiles.shape
 
     def element(*at: Any) -> Any:
         *where, i, j = at
-        return tiles[(*where, j // width, i // height, i % height, j % width)]
+        place = (j // width, i // height, i % height, j % width)
+        return functools.reduce(operator.add, [tiles[(*where, part, *place)] for part in range(int(parts))])
 
     return te.compute((*batch, rows, columns), element, name="columns")
+
+
+def _parts_of(length: Any) -> int:
+    """In how many parts a sum is added up."""
+    size = _size(length)
+    if size is None:
+        return 1
+    return next((parts for parts in range(1, PARTS + 1) if size % parts == 0 and size // parts <= LONGEST), 1)
+
+
+def _divides(width: int, columns: Any) -> bool:
+    size = _size(columns)
+    return size is not None and size % width == 0
 
 
 def _width(columns: Any) -> tuple[int, bool]:
