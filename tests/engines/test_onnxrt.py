@@ -338,3 +338,28 @@ def test_max_pooling_has_eagers_nan_and_infinities(name, before):
     torch.testing.assert_close(ours, expected, equal_nan=True)
     eagerly = [one for one in tracer_core.last_compile(fast) if one.name == "fallback"]
     assert bool(eagerly) == (name == "positions")
+
+
+class Table(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = torch.nn.Parameter(torch.zeros(700_000, 800))  # 2.24 GB: more than a serialised model may have
+        self.head = torch.nn.Linear(800, 4)
+
+    def forward(self, x):
+        return self.head(F.embedding(x, self.rows))
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_frozen_parameters_of_more_than_two_gigabytes(monkeypatch):
+    import os
+
+    if os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") < 6e9:
+        pytest.skip("6 GB of memory are not free")
+    made = sessions(monkeypatch)
+    model, x = Table().eval(), torch.tensor([0, 5, 699_999])
+    model.rows[x] = torch.randn(3, 800)
+    fast = tracer_core.compile(model, backend="onnxrt", options={"freeze": True})
+    torch.testing.assert_close(fast(x), model(x))
+    assert len(made[0].get_inputs()) == 1
