@@ -21,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 from benchmarks import processes
 
@@ -54,6 +55,26 @@ def trained(name: str) -> dict[str, Any]:
 
 
 def check_mode(name: str, train: bool, backend: str = "eager") -> dict[str, Any]:
+    """What `check` says of one mode. Some models ask torch.compiler.is_compiling() and compute in another way (transformers
+    5.17 builds masks that it leaves out otherwise): where eager's bits are not met, eager is told so too and must be met then.
+    """
+    facts = _checked(name, train, backend, contextlib.nullcontext)
+    if facts["equal"]:
+        return facts
+    told = _checked(name, train, backend, _told_that_it_is_compiled)
+    return told | {"asks": "is_compiling"} if told["equal"] else facts
+
+
+def _told_that_it_is_compiled() -> contextlib.AbstractContextManager[Any]:
+    import torch
+
+    return mock.patch.object(torch.compiler, "is_compiling", lambda: True)
+
+
+def _checked(
+    name: str, train: bool, backend: str, reference: Callable[[], contextlib.AbstractContextManager[Any]]
+) -> dict[str, Any]:
+    """reference: a context for eager's calls."""
     import tracer_core
     from benchmarks.zoo_models import ZOO
     from tracer_core.report import explanation
@@ -66,7 +87,9 @@ def check_mode(name: str, train: bool, backend: str = "eager") -> dict[str, Any]
         compiled = tracer_core.compile(target, backend=backend)
         for number in range(2):
             try:
-                _compare_call(animal, number, plain, target, compiled, train)
+                with reference():
+                    want = _run(animal, number, plain, plain, train)
+                _compare_call(animal, number, want, plain, target, compiled, train)
             except Exception as error:
                 facts.update(equal=False, call=number, error=_short(error))
                 break
@@ -81,13 +104,15 @@ def check_mode(name: str, train: bool, backend: str = "eager") -> dict[str, Any]
     return facts
 
 
-def _compare_call(animal: Any, number: int, plain: Any, target: Any, compiled: Any, train: bool) -> None:
+def _compare_call(
+    animal: Any, number: int, wanted: Any, plain: Any, target: Any, compiled: Any, train: bool
+) -> None:
     import torch
 
     from tracer_core.testing import Tolerance, compare, compare_aliasing
 
     exact = Tolerance(rtol=0.0, atol=0.0)
-    want, want_args, want_state = _run(animal, number, plain, plain, train)
+    want, want_args, want_state = wanted
     got, got_args, got_state = _run(animal, number, compiled, target, train)
     compare(want, got, exact, f"call {number}: result")
     compare(want_args, got_args, exact, f"call {number}: arguments")
