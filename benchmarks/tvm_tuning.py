@@ -6,16 +6,20 @@ In: a model of `benchmarks.models`, a budget (schedules tried in all, and for on
 milliseconds a call of eager, of TVM with our default schedules, and with the records found; seconds of the search and of a
 later compile with the records alone; all in ``results/tvm/<model>.json``, beside the records that give them (folder
 ``results/tvm/records``, one a target: processor and threads). What always holds: where records of this budget are there
-already, nothing is searched, so that a second run shows what the committed records give; each figure is from a fresh
-process with empty caches; the programs of a process are timed in turns.
+already, nothing is searched, so that a second run shows what the committed records give; a search that was interrupted
+goes on where it ended; a record is used where it was measured to be quicker than the default schedule (``weighed.json``
+beside the records; without that file, everywhere); each figure is from a fresh process with
+empty caches; the programs of a process are timed in turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +73,26 @@ def compare(name: str, options: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@contextlib.contextmanager
+def said(records: Path, trials: int) -> Iterator[None]:
+    """While a search runs in another process, says twice a minute how far it is."""
+    done = threading.Event()
+    start = time.perf_counter()
+
+    def watch() -> None:
+        while not done.wait(30.0):
+            tried = sum(len(path.read_bytes().splitlines()) for path in records.glob("*/database_tuning_record.json"))
+            print(f"{time.perf_counter() - start:5.0f} s: {tried} schedules recorded (budget {trials})", flush=True)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks.tvm_tuning", description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="resnet18_64", choices=tuple(models.MODELS))
@@ -97,7 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     threads = torch.get_num_threads()
     if given.again or known.get("budget") != budget or known.get("threads") != threads or not given.records.exists():
         print(f"searching: {given.trials} schedules ...", flush=True)
-        answer = processes.fresh("benchmarks.tvm_tuning", [*child, "--do", "search"], limit=given.limit)
+        with said(given.records, given.trials):
+            answer = processes.fresh("benchmarks.tvm_tuning", [*child, "--do", "search"], limit=given.limit)
         known = {"budget": budget, "threads": threads, "search_s": answer["seconds"]}
     row = processes.fresh("benchmarks.tvm_tuning", [*child, "--do", "compare"], limit=600)
     best = {name: min(times) for name, times in row["rounds_ms"].items()}

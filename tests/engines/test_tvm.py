@@ -73,9 +73,52 @@ def test_tuned_schedules_are_recorded_and_used_again(tmp_path):
         found = list(tmp_path.glob("records/*/database_tuning_record.json"))
         assert len(found) == 1 and len(found[0].read_text().splitlines()) >= 4
         before = found[0].read_bytes()
+        within = {"trials": 4, "cost_model": "random", "records": records}
+        torch.testing.assert_close(tracer_core.compile(model, backend="tvm", options=within)(x), model(x))
+        assert found[0].read_bytes() == before  # the budget is spent
         again = tracer_core.compile(model, backend="tvm", options={"records": records})
         torch.testing.assert_close(again(x), model(x))
     assert found[0].read_bytes() == before
+
+
+def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
+    import json
+
+    import tvm
+    from tvm import te
+
+    from tvm_backend import schedules, weighing
+
+    def function(element):
+        a, b = (te.placeholder((128, 128), name=name) for name in "ab")
+        k = te.reduce_axis((0, 128), name="k")
+        result = te.compute((128, 128), lambda i, j: te.sum(element(a[i, k], b[k, j]), axis=k), name="result")
+        return te.create_prim_func([a, b, result])
+
+    def recorded(made):
+        return made.with_attr(schedules.DONE, True)
+
+    def chosen():
+        kept = weighing.choose(plain, tvm.IRModule(dict(after)), tmp_path)
+        return {name.name_hint for name, one in kept.functions_items() if schedules.is_scheduled(one)}
+
+    product, total = function(lambda a, b: a * b), function(lambda a, b: a * b + 1)
+    plain = tvm.IRModule({"slow": product, "wrong": total})
+    after = {"slow": recorded(product), "wrong": recorded(product)}  # as written: no tiles
+    assert chosen() == {"slow", "wrong"}  # nothing was measured
+    target = tvm.target.Target.from_device("cpu")
+    weighing.weigh(plain, tvm.IRModule(dict(after)), target, tmp_path)
+    assert chosen() == set()
+    path = tmp_path / weighing.FILE
+    figures = json.loads(path.read_text())
+    assert {entry["name"]: entry["agree"] for entry in figures.values()} == {"slow": True, "wrong": False}
+    for entry in figures.values():
+        entry["us"] = {"default": 2.0, "recorded": 1.0}
+    path.write_text(json.dumps(figures))
+    before = path.read_bytes()
+    assert chosen() == {"slow"}
+    weighing.weigh(plain, tvm.IRModule(dict(after)), target, tmp_path)  # known: not measured again
+    assert path.read_bytes() == before
 
 
 CONVOLUTIONS = {
@@ -185,8 +228,8 @@ def test_default_schedules_tile_convolutions_and_can_be_left_out(monkeypatch):
     from tvm_backend import schedules
 
     scheduled = []
-    real = schedules._scheduled
-    monkeypatch.setattr(schedules, "_scheduled", lambda function: scheduled.append(real(function)) or scheduled[-1])
+    real = schedules.scheduled
+    monkeypatch.setattr(schedules, "scheduled", lambda function: scheduled.append(real(function)) or scheduled[-1])
     model = torch.nn.Conv2d(8, 16, 3, padding=1).eval()
     x = torch.randn(1, 8, 16, 16)
     with torch.no_grad():
@@ -203,14 +246,14 @@ def scheduled_texts(monkeypatch):
     from tvm_backend import schedules
 
     texts = []
-    real = schedules._scheduled
+    real = schedules.scheduled
 
     def spy(function):
         made = real(function)
         texts.append("refused" if made is None else made.script())
         return made
 
-    monkeypatch.setattr(schedules, "_scheduled", spy)
+    monkeypatch.setattr(schedules, "scheduled", spy)
     return texts
 
 

@@ -25,8 +25,8 @@ def apply_defaults(module: Any) -> Any:
 
     updated = {}
     for name, function in module.functions_items():
-        if isinstance(function, tvm.tirx.PrimFunc) and not (function.attrs and DONE in function.attrs):
-            made = _scheduled(function)
+        if isinstance(function, tvm.tirx.PrimFunc) and not is_scheduled(function):
+            made = scheduled(function)
             if made is not None:
                 updated[name] = made
     for name, function in updated.items():
@@ -34,7 +34,12 @@ def apply_defaults(module: Any) -> Any:
     return module
 
 
-def _scheduled(function: Any) -> Any:
+def is_scheduled(function: Any) -> bool:
+    """Whether a record, or a rule, made its loops."""
+    return bool(function.attrs and DONE in function.attrs)
+
+
+def scheduled(function: Any) -> Any:
     """A scheduled form of a function, or None."""
     from tvm import s_tir
 

@@ -2,7 +2,8 @@
 
 In: a fused Relax module, a target and the options. Out: the module with the best recorded schedules in it. What always
 holds: records of one target are never used for another (a folder each); a search adds to the database and
-never removes; with the same records the same schedules are used.
+never removes; with the same records the same schedules are used; a record is used only where the default schedule was
+not measured to be quicker (`weighing`).
 """
 
 from __future__ import annotations
@@ -10,14 +11,22 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from tracer_core.plugin_api import BackendError, cache_folder, logger, stage
+from tvm_backend import tvm_private, weighing
 from tvm_backend.options import Options
 
 NAME = "tvm"
 log = logger("stages")
+
+#: TVM's file of measured schedules.
+RECORDS = "database_tuning_record.json"
+
+#: Seconds between two lines about a search.
+EVERY = 10.0
 
 #: Packages that TVM's search needs and does not ask for: without the first, making its builder ends the process.
 NEEDED = {
@@ -38,24 +47,36 @@ def scheduled(module: Any, target: Any, options: Options, name: str) -> Any:
     where = folder(target, options)
     if options.trials:
         _search(module, target, options, where, name)
-    if not (where / "database_tuning_record.json").exists():
+    if not (where / RECORDS).exists():
         return module
     from tvm import relax
     from tvm.s_tir import meta_schedule
 
     database = meta_schedule.database.JSONDatabase(work_dir=str(where))
     with database:
-        return relax.transform.MetaScheduleApplyDatabase()(module)
+        recorded = relax.transform.MetaScheduleApplyDatabase()(module)
+    if not options.default_schedules or target.kind.name != "llvm":
+        return recorded
+    if options.trials:
+        with stage("tvm weigh", graph=name):
+            weighing.weigh(module, recorded, target, where)
+    return weighing.choose(module, recorded, where)
 
 
 def _search(module: Any, target: Any, options: Options, where: Path, name: str) -> None:
+    """Tries what is left of the budget: what an interrupted search measured counts."""
     for package, what in NEEDED.items():
         if (package != "xgboost" or options.cost_model == "xgb") and importlib.util.find_spec(package) is None:
             raise BackendError(NAME, "tuning", f"{what}: python -m pip install {package}")
     from tvm.s_tir import meta_schedule
 
     where.mkdir(parents=True, exist_ok=True)
-    log.warning("tvm: tuning %s with %d trials; records in %s", name, options.trials, where)
+    tasks = meta_schedule.relax_integration.extract_tasks(module, target, {})
+    tried = _tried(tasks, where)
+    left = min(options.trials, options.trials_per_operator * len(tasks)) - sum(tried)
+    if left <= 0 or not tasks:
+        return
+    log.warning("tvm: tuning %s with %d trials (%d are recorded); records in %s", name, left, sum(tried), where)
     start = time.perf_counter()
     with stage("tvm tune", graph=name):
         meta_schedule.relax_integration.tune_relax(
@@ -63,9 +84,45 @@ def _search(module: Any, target: Any, options: Options, where: Path, name: str) 
             params={},
             target=target,
             work_dir=str(where),
-            max_trials_global=options.trials,
+            max_trials_global=left,
             max_trials_per_task=options.trials_per_operator,
             cost_model=options.cost_model,
-            seed=0,
+            measure_callbacks=[*meta_schedule.measure_callback.MeasureCallback.create("default"), _progress(left)],
+            seed=sum(tried),  # a search that goes on tries others than the one before it
         )
     log.warning("tvm: tuned %s in %.0f s", name, time.perf_counter() - start)
+
+
+def _tried(tasks: Any, where: Path) -> list[int]:
+    """How many schedules of each task are recorded."""
+    import tvm_ffi
+    from tvm.s_tir import meta_schedule
+
+    if not (where / RECORDS).exists():
+        return [0] * len(tasks)
+    records = meta_schedule.database.JSONDatabase(work_dir=str(where)).get_all_tuning_records()
+    counts = Counter(tvm_ffi.structural_hash(record.workload.mod) for record in records)
+    return [counts[tvm_ffi.structural_hash(task.dispatched[0])] for task in tasks]
+
+
+def _progress(trials: int) -> Any:
+    """Says how far a search is, every few seconds."""
+    from tvm.s_tir.meta_schedule.measure_callback import PyMeasureCallback
+
+    @tvm_private.derived
+    class Progress(PyMeasureCallback):  # type: ignore[misc]
+        """Mutable: what was measured, and when it was said."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.done, self.start, self.said = 0, time.perf_counter(), 0.0
+
+        def apply(self, scheduler: Any, task: int, candidates: Any, built: Any, results: Any) -> None:
+            """Called by TVM after each batch of measurements."""
+            self.done += len(candidates)
+            seconds = time.perf_counter() - self.start
+            if seconds - self.said >= EVERY:
+                self.said = seconds
+                log.warning("tvm: %d of %d schedules tried, %.0f s", self.done, trials, seconds)
+
+    return Progress()

@@ -31,6 +31,13 @@ def converted() -> frozenset[str]:
     return frozenset(_importer_class()().convert_map)
 
 
+def derived(cls: Any) -> Any:
+    """A class of ours that TVM calls, as TVM wants it."""
+    from tvm.ir.utils import derived_object
+
+    return derived_object(cls)
+
+
 def theirs(importer: Any, node: torch.fx.Node) -> Any:
     """What TVM's own converter makes of a node for which we have one."""
     return importer.theirs[getattr(node.target, "__name__", "")](node)

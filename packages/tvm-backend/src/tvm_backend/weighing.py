@@ -1,0 +1,151 @@
+"""Recorded schedules against the default ones: each function is given the quicker.
+
+In: a module before and after records were applied to it, and the folder of the records. Out: `weigh` measures both
+forms of every function that has a record, in turns in this process, and keeps the figures beside the records
+(``weighed.json``); `choose` takes records back where the default was quicker, or where the two disagreed. What always holds:
+choosing measures nothing, so that the same folder always gives the same schedules; a function that was not weighed has
+its record.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tracer_core.plugin_api import logger
+from tvm_backend import schedules
+
+FILE = "weighed.json"
+
+#: Rounds, seconds of a turn of one form in a round, and by how much two forms' results may differ, of the largest element.
+ROUNDS, SECONDS, APART = 5, 0.02, 1e-3
+
+log = logger("stages")
+
+
+def weigh(plain: Any, recorded: Any, target: Any, where: Path) -> None:
+    """Measures what was not measured yet. An interruption keeps what was."""
+    import tvm
+
+    tvm.get_global_func("runtime.config_threadpool")(0, torch.get_num_threads())
+    known = _known(where)
+    for name, before, after in _replaced(plain, recorded):
+        key = _key(before)
+        arguments = _arguments(before)
+        if key in known or arguments is None:
+            continue
+        forms = {"default": schedules.scheduled(before) or before, "recorded": after}
+        with target, tvm.transform.PassContext(opt_level=3):
+            runs = {form: _built(function, target) for form, function in forms.items()}
+        results = {form: [value.clone() for value in arguments] for form in runs}
+        calls = {form: functools.partial(run, *results[form]) for form, run in runs.items()}
+        for call in calls.values():
+            call()
+        known[key] = {
+            "name": name,
+            "agree": all(map(_agree, results["default"], results["recorded"])),
+            "us": _in_turns(calls),
+        }
+        if not known[key]["agree"]:
+            log.warning("tvm: the recorded schedule of %s computes something else: it is not used", name)
+        _write(where, known)
+
+
+def choose(plain: Any, recorded: Any, where: Path) -> Any:
+    """The module with the records that are worth having."""
+    known = _known(where)
+    taken = []
+    every = list(_replaced(plain, recorded))
+    for name, before, _ in every:
+        entry = known.get(_key(before))
+        if entry is not None and not (entry["agree"] and entry["us"]["recorded"] < entry["us"]["default"]):
+            recorded[name] = before
+            taken.append(name)
+    log.info("tvm: recorded schedules for %d functions; %d have quicker defaults", len(every), len(taken))
+    return recorded
+
+
+def _replaced(plain: Any, recorded: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(name, function before, after) of those that have a record."""
+    import tvm
+
+    after = {name.name_hint: function for name, function in recorded.functions_items()}
+    for name, function in plain.functions_items():
+        if not isinstance(function, tvm.tirx.PrimFunc) or schedules.is_scheduled(function):
+            continue
+        made = after[name.name_hint]
+        if schedules.is_scheduled(made):
+            yield name.name_hint, function, made
+
+
+def _key(function: Any) -> str:
+    """The same in every process, whatever the function is called."""
+    import tvm_ffi
+
+    return str(tvm_ffi.structural_hash(function.with_attr("global_symbol", "main")))
+
+
+def _arguments(function: Any) -> list[torch.Tensor] | None:
+    """Tensors as the function takes them, results last; None where a size is symbolic."""
+    from tvm_backend.dtypes import DTYPES
+
+    dtypes = {text: dtype for dtype, text in DTYPES.items()}
+    made = []
+    for parameter in function.params:
+        shape = getattr(parameter.ty, "shape", None)
+        sizes: list[Any] = [] if shape is None else [getattr(size, "value", size) for size in shape]
+        if shape is None or not all(isinstance(size, int) for size in sizes) or str(parameter.ty.dtype) not in dtypes:
+            return None
+        dtype = dtypes[str(parameter.ty.dtype)]
+        made.append(torch.rand(sizes).add(0.1).to(dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype))
+    return made
+
+
+def _built(function: Any, target: Any) -> Callable[..., Any]:
+    import tvm
+
+    executable = tvm.compile(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), target=target)
+    run: Callable[..., Any] = executable["main"]
+    return run
+
+
+def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    largest = one.abs().nan_to_num().max().item()
+    return torch.allclose(one, other, rtol=0, atol=APART * largest, equal_nan=True)
+
+
+def _in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+    """Least microseconds a call of each."""
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(ROUNDS):
+        for form, call in calls.items():
+            end = time.perf_counter() + SECONDS
+            while True:
+                start = time.perf_counter()
+                call()
+                now = time.perf_counter()
+                best[form] = min(best[form], (now - start) * 1e6)
+                if now > end:
+                    break
+    return best
+
+
+def _known(where: Path) -> dict[str, Any]:
+    path = where / FILE
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def _write(where: Path, known: dict[str, Any]) -> None:
+    path = where / f"{FILE}.{os.getpid()}"
+    path.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    path.replace(where / FILE)
