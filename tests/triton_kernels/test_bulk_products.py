@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from inductor_backend import gpu_products
+from inductor_backend import gpu_candidates, gpu_products
 from inductor_backend.codegen.triton.product import Blocks
 from inductor_backend.gpu_candidates import Device, Work, candidates
 from inductor_backend.runtime.triton_interpreter import interpreting
@@ -152,11 +152,18 @@ def test_rows_that_change_over_fixed_widths(monkeypatch):
     assert [size for size in sizes if size[0] != 48] == [(rows, 40) for rows in (33, 64, 17, 100)]
 
 
-def test_what_is_tried():
+def test_what_is_tried(monkeypatch):
     hopper, ampere, one = Device(90, 132), Device(80, 108), Work(2048, 5632, 2048, 1, 2, 2)
+    everything = frozenset({"walking", "bulk", "specialised"})
+    for proven in (frozenset(), frozenset({"bulk"}), frozenset({"walking"})):
+        monkeypatch.setattr(gpu_candidates, "PROVEN", proven)
+        for b in candidates(one, hopper):
+            ways = {"walking": b.programs > 0, "bulk": b.bulk, "specialised": b.specialised}
+            assert {name for name, used in ways.items() if used} <= proven
+    monkeypatch.setattr(gpu_candidates, "PROVEN", everything)
     found = candidates(one, hopper)
     assert any(b.bulk for b in found) and any(b.specialised for b in found) and not found[0].bulk
-    assert len(found) == len(set(found)) <= 16
+    assert len(found) == len(set(found)) <= 17
     assert not any(b.bulk or b.specialised for b in candidates(one, ampere))
     assert any(b.programs for b in candidates(one, ampere))
     assert not any(b.bulk for b in candidates(Work(2048, 5632, 2048, 1, 2, 0), hopper))
