@@ -17,8 +17,9 @@ from tracer_core.testing.conformance import PROGRAMS, bad, conformance, everythi
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "conformance"
 
-#: Sampled graphs in CI, and the share of those in float32 that the backend must run whole.
-SAMPLES = {"aten_eager": (60, 1.0), "inductor": (24, 0.95), "cudagraphs": (60, 0.9), "onnxrt": (40, 0.6), "tvm": (10, 0.5)}
+#: Sampled graphs in CI, and the share of those in float32 that the backend must run whole. onnxrt: 7 of its 13; extremes,
+#: sorts and quotients, which ONNX Runtime computes otherwise for NaN and near whole numbers, run eagerly.
+SAMPLES = {"aten_eager": (60, 1.0), "inductor": (24, 0.95), "cudagraphs": (60, 0.9), "onnxrt": (40, 0.53), "tvm": (10, 0.5)}
 
 
 @pytest.fixture
