@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -82,8 +84,6 @@ def test_tuned_schedules_are_recorded_and_used_again(tmp_path):
 
 
 def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
-    import json
-
     import tvm
     from tvm import te
 
@@ -504,3 +504,32 @@ def test_a_hundred_megabytes_of_inputs_are_not_copied():
     if peak_growth(x.clone) < 90:
         pytest.skip("the system does not tell the peak of memory")
     assert peak_growth(lambda: [fast(x) for _ in range(3)]) < 50
+
+
+@torch.no_grad()
+def test_code_for_cuda_is_generated(monkeypatch):
+    """Generated here, where there is no GPU; that it runs was not tried."""
+    from tvm_backend import build
+    from tvm_backend.options import Options
+
+    modules = []
+    real = build.build
+    monkeypatch.setattr(build, "build", lambda module, *rest: modules.append(module) or real(module, *rest))
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(4, 16, 3, padding=1, groups=2), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten(),
+        torch.nn.Linear(256, 8), torch.nn.Softmax(-1),
+    ).eval()  # fmt: skip
+    tracer_core.compile(model, backend="tvm")(torch.randn(2, 4, 8, 8))
+    sizes = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
+    text = json.dumps({"kind": "cuda", "arch": "sm_90", "max_num_threads": 1024, **sizes})
+    target = build.target_of(text, "cuda")
+    executable = real(modules[0], target, Options(), "graph")
+
+    def sources(module):
+        yield from [module.inspect_source()] if module.kind == "cuda" else ()
+        for part in module.imports:
+            yield from sources(part)
+
+    (source,) = sources(executable.mod)
+    kernels = source.count('extern "C" __global__')
+    assert kernels >= 4 and "threadIdx.x" in source and "blockIdx.x" in source
