@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from tracer_core import plugin_api, torch_private
-from tracer_core.aten import given_memory
+from tracer_core.aten import given_memory, placed_views
 from tracer_core.aten.cache_key import cache_key
 from tracer_core.aten.capture_values import attribute, captured_values
 from tracer_core.aten.cleanup import remove_dead_nodes
@@ -333,6 +333,8 @@ class Lowering:
             self._interpret()
         with torch.no_grad():
             writes = self._writes()
+            written = [self.recorder.inputs[index] for index, _ in writes]
+            placed_views.require_none(self.gm.graph, self.values, written)
             self._require_same_aliases()
             planner = OutputPlanner(
                 self.recorder,
