@@ -291,6 +291,13 @@ def test_rows_that_a_mask_forbids_every_key(heads):
 
 
 @torch.no_grad()
+def test_attention_in_doubles_has_doubles_precision():
+    q, k, v = (torch.randn(2, 3, 5, 8, dtype=torch.float64) for _ in range(3))
+    ours = tracer_core.compile(F.scaled_dot_product_attention, backend="onnxrt")(q, k, v)
+    torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v), rtol=1e-10, atol=1e-12)
+
+
+@torch.no_grad()
 def test_small_and_large_values_and_orders_with_nan():
     x = torch.tensor([1e-10, float("nan"), -1e-5, 9.0, 104.0, -3e-4, 0.0, -0.5])
 

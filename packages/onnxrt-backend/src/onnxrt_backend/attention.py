@@ -35,12 +35,15 @@ def forbidden_rows_are_zeros(graph: torch.fx.Graph) -> None:
             take_place(call_after(result, aten.masked_fill.Scalar, result, empty[mask], 0.0), result)
 
 
-def shares_heads(node: torch.fx.Node) -> bool:
-    """Whether several heads of queries share a head of keys, which ONNX's products of matrices do not."""
+def refusal(node: torch.fx.Node) -> str | None:
+    """What attention the ONNX form computes otherwise, or None."""
     if node.target not in MASKS:
-        return False
+        return None
     given: Any = node.args
-    return bool(given[0].meta["val"].shape[1] != given[1].meta["val"].shape[1])
+    query, key = given[0].meta["val"], given[1].meta["val"]
+    if query.dtype is torch.float64:
+        return "its ONNX form computes the scale in float32"
+    return "its ONNX form wants as many heads of keys as of queries" if query.shape[1] != key.shape[1] else None
 
 
 def _mask(node: torch.fx.Node) -> Any:

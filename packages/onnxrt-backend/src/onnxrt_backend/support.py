@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from onnxrt_backend import torch_private
-from onnxrt_backend.attention import shares_heads
+from onnxrt_backend.attention import refusal
 from onnxrt_backend.pooling import positions_are_read
 from onnxrt_backend.probe import build
 from tracer_core.plugin_api import node_probe
@@ -55,8 +55,8 @@ def supports(node: torch.fx.Node) -> str | None:
             return REFUSED_DTYPES[tensor.dtype]
         if any(isinstance(size, int) and size == 0 for size in tensor.shape):
             return "ONNX Runtime's operators are not made for tensors without elements"
-    if shares_heads(node):
-        return "its ONNX form wants as many heads of keys as of queries"
+    if (other := refusal(node)) is not None:
+        return other
     if positions_are_read(node):
         return _LOSES
     if (special := _special(node)) is not None:
