@@ -370,3 +370,17 @@ def test_frozen_parameters_of_more_than_two_gigabytes(monkeypatch):
     fast = tracer_core.compile(model, backend="onnxrt", options={"freeze": True})
     torch.testing.assert_close(fast(x), model(x))
     assert len(made[0].get_inputs()) == 1
+
+
+@pytest.mark.parametrize("program", [
+    lambda x, y: torch.add(x, y, alpha=0.1),
+    lambda x, y: x.clamp(-0.1, 0.3),
+    lambda x, y: x.masked_fill(y > 0, 0.1),
+    lambda x, y: torch.nn.functional.scaled_dot_product_attention(x, y, y),
+    lambda x, y: torch.log10(x.abs()),
+])  # fmt: skip
+def test_constants_of_float64_programs_are_float64(program):
+    for width in (16, 8):  # the scale of attention over 16 is a float32 number, over 8 it is none
+        x, y = (torch.randn(2, 3, 5, width, dtype=torch.float64) for _ in range(2))
+        fast = tracer_core.compile(program, backend="onnxrt")
+        torch.testing.assert_close(fast(x, y), program(x, y), rtol=1e-11, atol=1e-11)
