@@ -57,8 +57,6 @@ def supports(node: torch.fx.Node) -> str | None:
             return "ONNX Runtime's operators are not made for tensors without elements"
     if (other := refusal(node)) is not None:
         return other
-    if "scaled_dot_product" in str(target) and any(tensor.dtype == torch.float64 for tensor in _probe.operands(node)):
-        return "ONNX has its scale in float32"  # which the size decides: no probe of another size finds it
     if positions_are_read(node):
         return _LOSES
     if (special := _special(node)) is not None:

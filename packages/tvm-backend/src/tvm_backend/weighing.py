@@ -21,6 +21,7 @@ import torch
 
 from tracer_core.plugin_api import logger
 from tvm_backend import schedules
+from tvm_backend.dtypes import DTYPES
 
 FILE = "weighed.json"
 
@@ -94,8 +95,6 @@ def _key(function: Any) -> str:
 
 def _arguments(function: Any) -> list[torch.Tensor] | None:
     """Tensors as the function takes them, results last; None where a size is symbolic."""
-    from tvm_backend.dtypes import DTYPES
-
     dtypes = {text: dtype for dtype, text in DTYPES.items()}
     made = []
     for parameter in function.params:
