@@ -50,8 +50,9 @@ SPECIALISED_BLOCKS: dict[int, tuple[Shape, ...]] = {
 }
 
 #: Ways beyond plain loads ("walking", "bulk", "specialised") that have run on a GPU and were right there: no others are tried.
-#: None yet: the first run on an H100 (2026-11-21, all three among the candidates) did not come back within its time.
-PROVEN: frozenset[str] = frozenset()
+#: On an H100 (Triton 3.6, results/gpu/h100-4.json) the first two gave the plain kernel's errors; a kernel with specialised warps
+#: never came back.
+PROVEN: frozenset[str] = frozenset({"walking", "bulk"})
 
 #: How many are tried at most: with plain loads, with bulk copies.
 MOST, MOST_BULK = 6, 4
