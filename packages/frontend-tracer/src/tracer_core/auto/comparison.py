@@ -7,6 +7,8 @@ change by where its inputs' last bits are others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tracer_core.auto.judge import Wrong, error_of
 from tracer_core.auto.sample import Outcome, Sample
 from tracer_core.plugin_api import Runner
@@ -22,6 +24,7 @@ class Comparison:
 
     def __init__(self, sample: Sample, eager: Runner, tolerance: float | None) -> None:
         self._sample, self._eager, self._tolerance = sample, eager, tolerance
+        self._smooth = not sample.has_gradients
         self._expected: Outcome | None = None
 
     def error(self, runner: Runner) -> float:
@@ -30,7 +33,7 @@ class Comparison:
         that agree."""
         if self._expected is not None:
             try:
-                return error_of(self._expected, self._sample.run(runner), self._tolerance)
+                return self._error(self._expected, self._sample.run(runner))
             except Wrong:
                 pass
         for _ in range(COMPARISONS):
@@ -38,7 +41,7 @@ class Comparison:
             found = self._sample.run(runner).kept()
             self._expected = self._sample.run(self._eager).kept()
             try:
-                error_of(before, self._expected, self._tolerance)
+                self._error(before, self._expected)
             except Wrong:
                 continue
             return self._told_apart(self._expected, found)
@@ -47,7 +50,10 @@ class Comparison:
     def _told_apart(self, expected: Outcome, found: Outcome) -> float:
         """The error of an outcome, where rounding alone may be the difference."""
         try:
-            return error_of(expected, found, self._tolerance)
+            return self._error(expected, found)
         except Wrong:
             nudged = [self._sample.nudged(self._eager, seed).kept() for seed in range(NUDGES)]
-            return error_of(expected, found, self._tolerance, nudged)
+            return self._error(expected, found, nudged)
+
+    def _error(self, expected: Outcome, found: Outcome, nudged: Sequence[Outcome] = ()) -> float:
+        return error_of(expected, found, self._tolerance, nudged, smooth=self._smooth)

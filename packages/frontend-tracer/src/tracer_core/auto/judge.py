@@ -3,13 +3,16 @@
 In: two `Outcome`s of one sample. Out: the relative error, or `Wrong` with what differs. What always holds: whole
 numbers, booleans, infinities and NaNs must be the same; floats may differ by rounding, judged by the 2-norm of the
 difference against that of eager's (for gradients also against the largest gradient: that of a bias before a
-normalisation is rounding and nothing else). Where outcomes of eager on nudged inputs are given, a result that
-they change as much is rounding itself, and nobody's fault: a whole training step has such gradients among its results.
+normalisation is rounding and nothing else), by the worst element, and what is written to also by how far it was
+changed. Where outcomes of eager on nudged inputs are given, a result that they change as much is rounding itself, and
+nobody's fault: a whole training step has such gradients among its results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,28 +35,36 @@ GRADIENT_FACTOR = 20.0
 HUGE_PART = 1e-2
 #: A gradient this much smaller than the largest one is judged against that.
 NEGLIGIBLE = 1e-3
-
-
+#: An element may be off by this many times the tolerance, of itself or of the usual element. One element that is wrong, or a
+#: mask that counts for few, is nothing beside the norm of a large result.
+ELEMENT_FACTOR = 20.0
+#: What was written to is judged by its change, too: a step of an optimizer may be less of a parameter than the tolerance.
+CHANGE_PART = 0.25
+#: How many roundings of what is written count beside its change.
+ROUNDINGS = 4
 #: A result may be this many times as far from eager's as eager's own is where the inputs' last bits are others.
 NUDGED_FACTOR = 10.0
+RELATIVE = "relative error"
 
 
 class Wrong(Exception):
     """A candidate's outcome is not eager's. Its text says where."""
 
 
-def error_of(expected: Outcome, actual: Outcome, tolerance: float | None, nudged: Sequence[Outcome] = ()) -> float:
-    """The largest relative error of what is more than rounding. Raises Wrong."""
+def error_of(
+    expected: Outcome, actual: Outcome, tolerance: float | None, nudged: Sequence[Outcome] = (), smooth: bool = True
+) -> float:
+    """The largest relative error of what is more than rounding. smooth: whether single elements are judged, too.
+    Raises Wrong."""
     if len(expected.outputs) != len(actual.outputs):
         raise Wrong(f"{len(actual.outputs)} results, expected {len(expected.outputs)}")
     worst = 0.0
-    for name, wanted, found, others in (
-        ("result", expected.outputs, actual.outputs, [one.outputs for one in nudged]),
-        ("written input", expected.written, actual.written, [one.written for one in nudged]),
-    ):
-        for index, (one, other) in enumerate(zip(wanted, found, strict=True)):
-            near = [row[index] for row in others]
-            worst = max(worst, _error(one, other, f"{name} {index}", tolerance, 1.0, 0.0, near))
+    for index, (one, other) in enumerate(zip(expected.outputs, actual.outputs, strict=True)):
+        allowed = _Allowed(f"result {index}", tolerance, elements=smooth)
+        worst = max(worst, _error(one, other, allowed, [near.outputs[index] for near in nudged]))
+    for index, (one, other) in enumerate(zip(expected.written, actual.written, strict=True)):
+        allowed = _Allowed(f"written input {index}", tolerance, elements=smooth, before=expected.before[index])
+        worst = max(worst, _error(one, other, allowed, [near.written[index] for near in nudged]))
     if expected.requires_grad != actual.requires_grad:
         raise Wrong(f"results require grad: {actual.requires_grad}, expected {expected.requires_grad}")
     if expected.shared != actual.shared:
@@ -62,15 +73,26 @@ def error_of(expected: Outcome, actual: Outcome, tolerance: float | None, nudged
     for index, (gradient, found_gradient) in enumerate(zip(expected.grads, actual.grads, strict=True)):
         if gradient is None and found_gradient is not None and not found_gradient.any():
             continue  # None and zeros say the same
-        near = [one.grads[index] for one in nudged]
-        least = NEGLIGIBLE * largest
-        worst = max(worst, _error(gradient, found_gradient, f"gradient {index}", tolerance, GRADIENT_FACTOR, least, near))
+        allowed = _Allowed(f"gradient {index}", tolerance, GRADIENT_FACTOR, NEGLIGIBLE * largest)
+        worst = max(worst, _error(gradient, found_gradient, allowed, [near.grads[index] for near in nudged]))
     return worst
 
 
-def _error(
-    expected: Any, actual: Any, name: str, tolerance: float | None, factor: float, least: float, nudged: Sequence[Any]
-) -> float:
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """What counts as rounding in one tensor. least: the least norm that errors are judged against. elements: whether
+    single elements are judged, too. before: what was there before it was written to."""
+
+    name: str
+    tolerance: float | None
+    factor: float = 1.0
+    least: float = 0.0
+    elements: bool = False
+    before: torch.Tensor | None = None
+
+
+def _error(expected: Any, actual: Any, allowed: _Allowed, nudged: Sequence[Any]) -> float:
+    name = allowed.name
     if not isinstance(expected, torch.Tensor) or not isinstance(actual, torch.Tensor):
         if type(expected) is not type(actual) or expected != actual:
             raise Wrong(f"{name} is {_short(actual)}, expected {_short(expected)}")
@@ -88,18 +110,36 @@ def _error(
     if bool(huge.any()) and not torch.allclose(found[huge], exact[huge], rtol=0.05, atol=0.0):
         raise Wrong(f"{name}: its largest elements differ")
     usual = finite & ~huge  # huge ones mask elements; beside them every other error is nothing
-    if not bool(usual.all()):
-        exact, found = exact[usual], found[usual]
-        nudged = [one[usual] for one in nudged]
-    scale = max(_norm(exact), least) or 1.0
-    error = float((found - exact).norm()) / scale
-    limit = (TOLERANCES[expected.dtype] if tolerance is None else tolerance) * factor
-    if not error <= limit:  # NaN is wrong, too
-        own = min((float((_wide(one) - exact).norm()) / scale for one in nudged), default=0.0)
-        if error <= NUDGED_FACTOR * own:
-            return 0.0
-        raise Wrong(f"{name}: relative error {error:.1e}, at most {limit:.0e} counts as rounding")
-    return error
+    if not bool(usual.any()):
+        return 0.0
+    differences = [(_wide(one) - exact)[usual] for one in (actual, *nudged)]
+    before = None if allowed.before is None else (exact - _wide(allowed.before))[usual]
+    worst = 0.0
+    for what, limit, distance in _measures(exact[usual], before, allowed, expected.dtype):
+        error, *others = map(distance, differences)
+        if error <= limit:
+            worst = max(worst, error if what == RELATIVE else 0.0)
+            continue
+        own = min(others, default=0.0)  # NaN is wrong, too, and infinities of eager's say nothing
+        if not (math.isfinite(own) and error <= NUDGED_FACTOR * own):
+            raise Wrong(f"{name}: {what} {error:.1e}, at most {limit:.0e} counts as rounding")
+    return worst
+
+
+def _measures(
+    exact: torch.Tensor, change: torch.Tensor | None, allowed: _Allowed, dtype: torch.dtype
+) -> Iterator[tuple[str, float, Callable[[torch.Tensor], float]]]:
+    """In which ways a difference from eager's is measured: what it is called, its limit, its measure."""
+    norm = _norm(exact)
+    scale = max(norm, allowed.least) or 1.0
+    limit = (TOLERANCES[dtype] if allowed.tolerance is None else allowed.tolerance) * allowed.factor
+    yield RELATIVE, limit, lambda difference: _norm(difference) / scale
+    if allowed.elements:
+        sizes = exact.abs().clamp(min=scale / math.sqrt(exact.numel()))
+        yield "an element's error", ELEMENT_FACTOR * limit, lambda difference: float((difference.abs() / sizes).max())
+    if change is not None:
+        most = max(CHANGE_PART, limit) * _norm(change) + ROUNDINGS * torch.finfo(dtype).eps * norm
+        yield "error of the change", 1.0, lambda difference: _norm(difference) / most if most else math.inf * _norm(difference)
 
 
 def _same_odd(expected: torch.Tensor, actual: torch.Tensor) -> bool:

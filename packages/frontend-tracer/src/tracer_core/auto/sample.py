@@ -27,19 +27,24 @@ _COPIED = frozenset({Role.USER_INPUT, Role.RNG_STATE, Role.SAVED_ACTIVATION})
 _TRAINED = frozenset({Role.PARAMETER, Role.BUFFER})
 
 
+#: A number that is whole times this part is round, and is not nudged.
+ROUND = 16
+
+
 class NoSample(Exception):
     """The inputs cannot be copied faithfully. Its text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """outputs: detached. grads: of the inputs that require grad. written: what the graph wrote to. requires_grad: of
-    each output. shared: for each output the position of the input, or of the earlier output (from -1 downwards), whose
-    memory it has, or None."""
+    """outputs: detached. grads: of the inputs that require grad. written: what the graph wrote to. before: what was
+    there. requires_grad: of each output. shared: for each output the position of the input, or of the earlier output
+    (from -1 downwards), whose memory it has, or None."""
 
     outputs: tuple[Any, ...]
     grads: tuple[torch.Tensor | None, ...]
     written: tuple[torch.Tensor, ...]
+    before: tuple[torch.Tensor, ...]
     requires_grad: tuple[bool, ...]
     shared: tuple[int | None, ...]
 
@@ -50,7 +55,7 @@ class Outcome:
 
         return Outcome(
             tuple(map(copy, self.outputs)), tuple(map(copy, self.grads)), tuple(map(copy, self.written)),
-            self.requires_grad, self.shared,
+            self.before, self.requires_grad, self.shared,
         )  # fmt: skip
 
 
@@ -93,6 +98,9 @@ class Sample:
         copied = _COPIED | _TRAINED if captured.needs_grad else _COPIED
         self._copy({i for i, spec in enumerate(captured.inputs) if spec.role in copied} | self._written)
         self._restored: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
+        self._before: tuple[torch.Tensor, ...] = ()
+        #: Whether gradients are computed inside the graph, as in whole training steps.
+        self.has_gradients = calls_autograd(captured.gm)
         self.draws = False
         self.rng: list[torch.Tensor] = []
 
@@ -104,7 +112,9 @@ class Sample:
             raise NoSample("it writes to an input that requires grad")
         self._copy(self._written)
         keys = {torch_private.storage_id(self._inputs[i]) for i in self._written}
-        self._restored = [(self._storages[key], self._storages[key].clone()) for key in keys]
+        originals = {key: self._storages[key].clone() for key in keys}
+        self._restored = [(self._storages[key], original) for key, original in originals.items()]
+        self._before = tuple(_copied(self._inputs[i].detach(), originals) for i in sorted(self._written))
         self._inputs = []
 
     def _copy(self, wanted: set[int]) -> None:
@@ -135,7 +145,7 @@ class Sample:
         written = tuple(inputs[i].detach() for i in sorted(self._written))
         plain = tuple(value.detach() if isinstance(value, torch.Tensor) else value for value in outputs)
         needs = tuple(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs)
-        return Outcome(plain, grads, written, needs, _shared(inputs, outputs))
+        return Outcome(plain, grads, written, self._before, needs, _shared(inputs, outputs))
 
     def seconds(self, runner: Runner) -> float:
         """How long one run takes, with the backward where there is one."""
@@ -168,15 +178,16 @@ class Sample:
         return value.detach().requires_grad_(value.requires_grad)
 
     def _backward(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[tuple[torch.Tensor | None, ...], float]:
-        """Gradients from ones, and the seconds that making the ones took."""
+        """Gradients from numbers at random, always the same, and the seconds that making those took. (From ones, a model
+        that ends in a normalisation or a softmax has gradients that are rounding and nothing else.)"""
         if not self._differentiates:
             return (), 0.0
         start = time.perf_counter()
         roots = [value for value in outputs if isinstance(value, torch.Tensor) and value.requires_grad]
         leaves = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
-        ones = [torch.ones_like(root) for root in roots]
+        seeds = [_seed(root, place) for place, root in enumerate(roots)]
         spent = time.perf_counter() - start
-        return torch.autograd.grad(roots, leaves, ones, allow_unused=True), spent
+        return torch.autograd.grad(roots, leaves, seeds, allow_unused=True), spent
 
 
 def _demand_plain(value: torch.Tensor) -> None:
@@ -211,14 +222,25 @@ def _copied(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> t
     return made.requires_grad_(value.requires_grad)
 
 
+def _seed(root: torch.Tensor, place: int) -> torch.Tensor:
+    """A gradient of a result to begin with. Draws from no generator of the program."""
+    with torch.no_grad():
+        return torch.empty_like(root).normal_(generator=torch.Generator(root.device).manual_seed(place))
+
+
 def _nudge(value: torch.Tensor, seed: int) -> None:
-    """Makes some of the numbers in a tensor's memory smaller by their last bit. Nothing overflows, zeros stay."""
+    """Makes some of the numbers in a tensor's memory smaller by their last bit. Nothing overflows. Zeros and other round
+    numbers stay: they are what programs compare with, mask with and count with, and nothing was rounded there."""
     if not (value.is_floating_point() or value.is_complex()) or value.dtype.itemsize < 2:
         return
     with torch.no_grad():
         memory = torch.empty(0, dtype=value.dtype, device=value.device).set_(value.untyped_storage())  # type: ignore[call-overload]
         chosen = torch.randint(0, 2, memory.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
-        memory.mul_(1 - torch.finfo(value.dtype).eps * chosen.to(value.device))
+        parts = torch.view_as_real(memory) if value.is_complex() else memory
+        rounded = (parts * ROUND) != (parts * ROUND).round()
+        if value.is_complex():
+            rounded = rounded.any(-1)
+        memory.mul_(1 - torch.finfo(value.dtype).eps * (chosen.to(value.device) * rounded))
 
 
 def _shared(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[int | None, ...]:
