@@ -94,3 +94,25 @@ def test_lists_of_several_dtypes_stay_with_aten(compilations):
     (made,) = compilations
     names = [str(s.extern.target) for s in made.steps if s.extern is not None]
     assert names == ["aten._foreach_add.List"]
+
+
+def accumulated(model, x, target):
+    """Backwards that share kernels: the operand of one's loop is read after another's loop has stored its result."""
+    model.zero_grad()
+    for part in (slice(0, 4), slice(4, 8)):
+        loss = F.cross_entropy(model(x[part]), target[part]) / 2
+        loss.backward()
+    return loss
+
+
+def test_gradients_of_two_backwards_add_up():
+    torch.manual_seed(0)
+    theirs = torch.nn.Linear(6, 3)
+    ours = copy.deepcopy(theirs)
+    fast = tracer_core.compile(accumulated, fullgraph=True)
+    with interpreted():
+        for _ in range(2):
+            x, target = torch.randn(8, 6), torch.randint(3, (8,))
+            torch.testing.assert_close(fast(ours, x, target), accumulated(theirs, x, target))
+            for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
+                torch.testing.assert_close(q.grad, p.grad)
