@@ -53,6 +53,13 @@ def outside_transforms() -> Any:
     return temporarily_clear_interpreter_stack()
 
 
+def inside_transforms(value: torch.Tensor) -> torch.Tensor:
+    """The tensor inside the wrappers of torch.func's transforms, with the dimensions that vmap hides."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    return value
+
+
 def _wraps_fake(value: torch.Tensor) -> bool:
     """Whether a tensor is a fake inside wrappers of torch.func."""
     while torch._C._functorch.is_functorch_wrapped_tensor(value):

@@ -16,6 +16,7 @@ ShapeEnv of the fakes.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 
 from tracer_core import plugin_api, torch_private
-from tracer_core.aten import given_memory, placed_views
+from tracer_core.aten import given_memory, in_turn, placed_views
 from tracer_core.aten.cache_key import cache_key
 from tracer_core.aten.capture_values import attribute, captured_values
 from tracer_core.aten.cleanup import remove_dead_nodes
@@ -434,18 +435,33 @@ class Lowering:
                 if node.target in INFERENCE_MODE_CALLS:
                     raise LoweringUnsupported("inference_mode inside a graph that computes gradients")
                 args, kwargs = self._args(node)
-                if kwargs.get("out") is not None and given_memory.composed(node.target):
-                    return given_memory.call_into(node.target, args, kwargs)
-                if self._needs_python_kernel(node.target):
-                    with torch_private.python_dispatcher():
-                        return node.target(*args, **kwargs)  # type: ignore[operator]
-                return node.target(*args, **kwargs)  # type: ignore[operator]
+                if in_turn.writes(node.target, kwargs):
+                    return in_turn.call(node.target, self._function(node), args, kwargs, self._eager_args(node))
+                return self._function(node)(*args, **kwargs)
             case "call_method":
                 (receiver, *args), kwargs = self._args(node)
                 if node.target == "add_" and not kwargs and _counts(receiver, args):
                     return torch_private.replaced(receiver, receiver.add(args[0]))
+                if in_turn.writes(node.target, kwargs):
+                    given = (receiver, *args)
+                    return in_turn.call(node.target, _method(str(node.target)), given, kwargs, self._eager_args(node))
                 return getattr(receiver, str(node.target))(*args, **kwargs)
         raise LoweringUnsupported(f"the captured graph has a {node.op} node", self.recorder.frame)
+
+    def _function(self, node: torch.fx.Node) -> Callable[..., Any]:
+        """What runs a call_function node: its target, or a form of it that can be followed."""
+        target: Any = node.target
+        if node.kwargs.get("out") is not None and given_memory.composed(target):
+            return functools.partial(_into, target)
+        python_kernel = self._needs_python_kernel(target)
+        if not python_kernel and not in_turn.may_hold_calls(target):
+            return target  # type: ignore[no-any-return]
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch_private.python_dispatcher() if python_kernel else in_turn.Watched():
+                return target(*args, **kwargs)
+
+        return run
 
     def _needs_python_kernel(self, target: Any) -> bool:
         return target in PYTHON_KERNELS or (
@@ -455,6 +471,11 @@ class Lowering:
     def _args(self, node: torch.fx.Node) -> tuple[Any, Any]:
         return torch.fx.map_arg(node.args, self.env.__getitem__), torch.fx.map_arg(
             node.kwargs, self.env.__getitem__
+        )
+
+    def _eager_args(self, node: torch.fx.Node) -> tuple[Any, Any]:
+        return torch.fx.map_arg(node.args, self.values.__getitem__), torch.fx.map_arg(
+            node.kwargs, self.values.__getitem__
         )
 
     def _input(self, node: torch.fx.Node) -> Any:
@@ -535,6 +556,15 @@ class Lowering:
             InputSpec(node.name, role, node.name, stable_address=True)
             for node, role in zip(extra, roles, strict=True)
         )
+
+
+def _into(target: Any, *args: Any, **kwargs: Any) -> Any:
+    return given_memory.call_into(target, args, kwargs)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """Calls the method of that name of its first argument."""
+    return lambda receiver, *args, **kwargs: getattr(receiver, name)(*args, **kwargs)
 
 
 def _counts(receiver: Any, args: list[Any]) -> bool:

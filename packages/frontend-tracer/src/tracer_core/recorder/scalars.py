@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
+
 
 def single(value: float) -> float:
     """A number as a float32 tensor holds it."""
@@ -123,6 +125,10 @@ def _of_lists(function: Any) -> Callable[[Scalars, Any, Any], Any]:
         if len(args) != 2 or not isinstance(args[0], (list, tuple)) or kwargs.get("alpha", 1) != 1:
             return []
         others = args[1] if isinstance(args[1], (list, tuple)) else [args[1]] * len(args[0])
+        written = [torch_private.storage_id(one) for one in args[0]]
+        read = {torch_private.storage_id(one) for one in others if isinstance(one, torch.Tensor)}
+        if len(set(written)) != len(written) or not read.isdisjoint(written):
+            return []  # one is written to twice, or read after it was written to
         pairs = zip(args[0], others, strict=False)
         return [change for one, other in pairs for change in scalars._changed(one, function, other)]
 

@@ -44,8 +44,12 @@ EACH: dict[Any, Any] = {
     aten._foreach_sqrt.default: aten.sqrt.default, aten._foreach_rsqrt.default: aten.rsqrt.default,
     aten._foreach_neg.default: aten.neg.default, aten._foreach_abs.default: aten.abs.default,
     aten._foreach_reciprocal.default: aten.reciprocal.default, aten._foreach_exp.default: aten.exp.default,
-    aten._foreach_sign.default: aten.sign.default,
+    aten._foreach_sign.default: aten.sign.default, aten._foreach_copy.default: aten.copy.default,
+    aten._foreach_zero.default: aten.zeros_like.default,
 }  # fmt: skip
+
+#: Those that take any dtypes, each tensor for itself.
+ANY_DTYPE = frozenset({aten._foreach_copy.default, aten._foreach_zero.default})
 
 
 def _of_lists(target: Any) -> Callable[..., Any]:
@@ -54,7 +58,7 @@ def _of_lists(target: Any) -> Callable[..., Any]:
     def lowering(ctx: Lowering, *args: Any, **kwargs: Any) -> Any:
         node = ctx.node
         results = node.meta["val"]
-        if not _alike(results, (*node.args, *node.kwargs.values())):
+        if target not in ANY_DTYPE and not _alike(results, (*node.args, *node.kwargs.values())):
             return call_fallback(ctx, target, list(args), kwargs)
         made = []
         try:
