@@ -43,8 +43,33 @@ def without_a_write(x):
     return x.as_strided((2,), (1,), 3) * 2
 
 
+def by_its_packet(x):
+    x[2] = 7
+    return torch.ops.aten.as_strided(x, (2,), (1,), 3)
+
+
+def scattered_by_its_packet(x):
+    x[2] = 7
+    return torch.ops.aten.as_strided_scatter(x, torch.ones(2), (2,), (1,), 3)
+
+
+def from_where_it_begins(x):
+    return x.as_strided((2,), (2,), x.storage_offset()) * 2
+
+
+def where_a_view_begins(x):
+    return x * x[1:].storage_offset()
+
+
+def of_a_clone(x):
+    y = x.clone()
+    y.as_strided((2,), (1,), 1).copy_(x[:2])
+    return y
+
+
 PROGRAMS = [
     after_a_write, a_method_of_a_view, written_through, scattered, copied, without_an_offset, without_a_write,
+    by_its_packet, scattered_by_its_packet, from_where_it_begins, where_a_view_begins, of_a_clone,
 ]  # fmt: skip
 
 
@@ -57,3 +82,10 @@ def test_a_view_that_begins_later(program, backend):
         mine, theirs = (one(base[start : start + 4]) for one, base in zip((fast, program), bases, strict=True))
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6)
         torch.testing.assert_close(*bases, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("program", [lambda x: x * x._is_view(), lambda x: x * x.is_set_to(x[:])], ids=["view", "same"])
+def test_whose_memory_an_input_has_is_asked_in_each_call(program):
+    fast = tracer_core.compile(program)
+    for x in (torch.ones(3), torch.ones(4)[:3], torch.ones(3)):
+        torch.testing.assert_close(fast(x), program(x))

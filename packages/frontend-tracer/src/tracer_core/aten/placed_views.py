@@ -20,11 +20,10 @@ aten = torch.ops.aten
 
 #: Captured call -> where its offset stands among the arguments.
 _OFFSETS: dict[Any, int] = {
-    **dict.fromkeys((torch.as_strided, torch.Tensor.as_strided, "as_strided", aten.as_strided.default), 3),
-    **dict.fromkeys((torch.as_strided_copy, aten.as_strided_copy.default), 3),
-    **dict.fromkeys(
-        (torch.as_strided_scatter, torch.Tensor.as_strided_scatter, "as_strided_scatter", aten.as_strided_scatter.default), 4
-    ),
+    **dict.fromkeys((torch.as_strided, torch.Tensor.as_strided, "as_strided", aten.as_strided, aten.as_strided.default), 3),
+    **dict.fromkeys((torch.as_strided_copy, aten.as_strided_copy, aten.as_strided_copy.default), 3),
+    **dict.fromkeys((torch.as_strided_scatter, torch.Tensor.as_strided_scatter, "as_strided_scatter"), 4),
+    **dict.fromkeys((aten.as_strided_scatter, aten.as_strided_scatter.default), 4),
 }  # fmt: skip
 
 

@@ -25,6 +25,7 @@ _BY_NAME: dict[str, str] = {
          "apply_", "map_", "map2_", "tofile", "storage", "_typed_storage", "__deepcopy__", "__reduce_ex__", "__contains__"),
         _VALUE,
     ),
+    **dict.fromkeys(("storage_offset", "_is_view", "is_set_to"), _VALUE),  # of an input they differ from call to call
     "__bool__": "data_dependent_branch",
     **dict.fromkeys(("as_subclass", "_make_subclass", "_make_wrapper_subclass"), "tensor_subclass"),
     **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique", "_unique2"),

@@ -168,19 +168,27 @@ def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = No
 
 
 def is_read_only_input(ctx: Lowering, x: Ref) -> bool:
-    """Whether x lies in an input, and the graph writes to no other one in the same memory: ATen sees it as eager does, with
-    what lies around it."""
+    """Whether x lies in an input, in eager too, and the graph writes to no other one in the same memory: ATen sees it as
+    eager does, with what lies around it."""
     if x.buffer.kind is not BufferKind.INPUT or x.strided() is None:
         return False
-    nodes, mine = ctx.node.graph.nodes, storage_key(ctx.node.args[0].meta["val"])  # type: ignore[union-attr]
-    inputs = [node for node in ctx.node.graph.find_nodes(op="placeholder") if isinstance(node.meta["val"], torch.Tensor)]
-    there = [node for node in inputs if storage_key(node.meta["val"]) == mine]
-    return len(there) == 1 or not any(node.target is aten.copy_.default and node.args[0] in there for node in nodes)
+    there = _inputs_there(ctx)
+    written = (node.args[0] for node in ctx.node.graph.find_nodes(op="call_function", target=aten.copy_.default))
+    return len(there) == 1 or (bool(there) and there.isdisjoint(written))  # type: ignore[arg-type]
 
 
 def counts_in_an_input(ctx: Lowering, x: Ref, offset: Any) -> bool:
     """Whether an offset counts from where the memory of an input begins, which differs from call to call."""
-    return offset is not None and x.buffer.kind is BufferKind.INPUT
+    return offset is not None and x.buffer.kind is BufferKind.INPUT and bool(_inputs_there(ctx))
+
+
+def _inputs_there(ctx: Lowering) -> set[torch.fx.Node]:
+    """The inputs in whose memory the operator's first argument lies in eager: none for a copy, which here may be a view."""
+    mine = storage_key(ctx.node.args[0].meta["val"])  # type: ignore[union-attr]
+    inputs = ctx.node.graph.find_nodes(op="placeholder")
+    return {
+        node for node in inputs if isinstance(value := node.meta["val"], torch.Tensor) and storage_key(value) == mine
+    }
 
 
 def flat_memory(
