@@ -312,6 +312,20 @@ def test_small_and_large_values_and_orders_with_nan():
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=0, equal_nan=True)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nan_in_logarithms_and_steps(dtype):
+    inf, nan = float("inf"), float("nan")
+    x = torch.tensor([[1.0, nan, 2.0], [inf, 1.0, 2.0], [-inf, -inf, -inf], [0.5, 0.0, -inf]], dtype=dtype)
+
+    def program(x):
+        return F.log_softmax(x, 1), x.log_softmax(0) * 2, torch.xlogy(x * 0, x), torch.heaviside(x, x[:1] * 0)
+
+    fast = tracer_core.compile(program, backend="onnxrt")
+    for ours, expected in zip(fast(x), program(x), strict=True):
+        torch.testing.assert_close(ours, expected, equal_nan=True)
+
+
 def images():
     """With windows of NaN beside numbers and infinities, of both infinities, and of minus infinity alone."""
     nan, inf = float("nan"), float("inf")

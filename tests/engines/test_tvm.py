@@ -41,6 +41,21 @@ def test_what_tvm_does_not_check_is_left_to_pytorch():
             divide(torch.tensor([7]), torch.tensor([0]))
 
 
+@torch.no_grad()
+def test_sums_of_half_precision_are_added_up_as_in_eager():
+    """The short product comes first: what is known of it must not stand for the long one."""
+    x, y = torch.rand(3, 4096).half(), torch.rand(4096, 5).half()
+
+    def program(x, y):
+        short = x[:, :4] @ y[:4]
+        convolved = F.conv2d(x.view(1, 3072, 2, 2), y[:1024].reshape(1, -1)[:, :3072].view(1, 3072, 1, 1))
+        return short, x @ y, (x * 2).sum(1), convolved, torch.cat([x, x]) + 1
+
+    fast = tracer_core.compile(program, backend="tvm")
+    for ours, expected in zip(fast(x, y), program(x, y), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=2e-3, atol=1e-3)
+
+
 def test_cubes_of_negative_numbers():
     runner, _ = compiled("tvm", lambda x: x**3 + x**2, randn(64))
     x = torch.linspace(-3, 3, 64)

@@ -40,6 +40,7 @@ SPECIAL = {
     "clamp_max": "ONNX Runtime's Clip with one bound makes infinity the largest number",
     "sign": "ONNX Runtime's Sign gives a number for NaN",
     "sgn": "ONNX Runtime's Sign gives a number for NaN",
+    **dict.fromkeys(("heaviside", "xlogy", "special_xlogy"), "its ONNX form chooses by comparisons, which NaN fails"),
 }
 
 _probe = node_probe(build, "ONNX Runtime")
@@ -73,6 +74,8 @@ def _special(node: torch.fx.Node) -> str | None:
     if not any(tensor.dtype.is_floating_point for tensor in _probe.operands(node)):
         return None
     name = target.overloadpacket.__name__.rstrip("_")
+    if name in ("log_softmax", "_log_softmax") and node.meta["val"].dtype is torch.float64:
+        return "ONNX Runtime's LogSoftmax of float64 gives numbers for NaN and infinities"
     if name in ("div", "divide") and node.kwargs.get("rounding_mode") is not None:
         return _QUOTIENT
     if name == "clamp" and (argument(node, "min") is None or argument(node, "max") is None):

@@ -35,6 +35,12 @@ LOSING_NAN = frozenset({
     "clamp", "clamp_min", "clamp_max", "hardtanh", "maximum", "minimum", "amax", "amin", "max", "min", "argmax", "argmin", "elu",
 })  # fmt: skip
 
+#: Operators that are neither pointwise nor views, and add nothing up: those that TVM may have in float16.
+MOVES = frozenset({
+    "_to_copy", "cat", "clone", "constant_pad_nd", "copy", "flip", "full_like", "max_pool1d", "max_pool2d", "max_pool3d",
+    "max_pool2d_with_indices", "max_pool3d_with_indices", "repeat", "roll", "stack",
+})
+
 
 def supports(node: torch.fx.Node) -> str | None:
     """None if TVM can run `node`, else why not."""
@@ -51,6 +57,8 @@ def supports(node: torch.fx.Node) -> str | None:
         return "TVM does not check its indices"
     if name in LOSING_NAN and any(tensor.dtype.is_floating_point for tensor in _probe.operands(node)):
         return "TVM loses NaN in it"
+    if _adds_up(target, name) and any(tensor.dtype is torch.float16 for tensor in _probe.operands(node)):
+        return "TVM adds up float16 in float16"
     if name in ("eq", "ne") and node.args[0] is node.args[1]:
         return "TVM takes a number to be equal to itself, which NaN is not"
     if name in DIVIDING and isinstance(node.args[1], torch.fx.Node) and not node.meta["val"].dtype.is_floating_point:
@@ -59,6 +67,12 @@ def supports(node: torch.fx.Node) -> str | None:
         return "TVM's importer has no converter for it"
     answer: str | None = _probe(node)
     return answer
+
+
+def _adds_up(target: Any, name: str) -> bool:
+    """Whether an operator may compute sums. Of long ones in float16 nothing is left; a probe sees only the first sizes."""
+    views = any(result.alias_info is not None for result in target._schema.returns)
+    return not views and name not in MOVES and torch.Tag.pointwise not in target.tags
 
 
 def _fixed_index(node: torch.fx.Node) -> bool:
