@@ -325,7 +325,6 @@ PLAIN = {
             x.T.is_contiguous(),
             x.stride(),
             x.T.stride(0),
-            x.storage_offset(),
             x[None, None]
             .to(memory_format=torch.channels_last)
             .is_contiguous(memory_format=torch.channels_last),
@@ -443,6 +442,7 @@ EXPLAINED = {
     "leaf changed in place": ((0, 1, "operator_failed"), lambda x: x.add_(1), (G,), (G,)),
     "grad_fn": ((2, 1, "autograd_in_graph"), lambda x: ((x * 2).grad_fn is None, x * 2), (G,), (G,)),
     "_version": ((1, 1, "autograd_in_graph"), lambda x: (x._version, x * 2), (X,), (Y,)),
+    "storage_offset": ((1, 1, "data_dependent_value"), lambda x: (x.storage_offset(), x * 2), (X,), (Y,)),
     ".data set": ((2, 1, "tensor_metadata_mutation"), data_set, (X,), (Y,)),
     "requires_grad_ of an input": (
         (1, 1, "tensor_metadata_mutation"),
