@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
+from inductor_backend.loop_ir.nodes import loads_of
 from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.target import interpreted
 from tests.inductor.compiling import clones, compiled, flat, tolerance
@@ -249,3 +250,54 @@ def test_a_whole_step_with_its_optimizer_is_one_graph(foreach):
             fast(ours, optimizers[1], x, target)
     for a, b in zip(theirs.parameters(), ours.parameters(), strict=True):
         torch.testing.assert_close(b, a, atol=1e-5, rtol=1e-4)
+
+
+#: A phase stores a result before a later one reads the product, which dies in this kernel.
+LATER_READS = {
+    "beside a row's mean": (
+        lambda x, w, y: (y + 1, x @ w - y.mean(1, keepdim=True)),
+        R(80, 6), R(6, 7), R(80, 7),
+    ),
+    "residual of a norm": (
+        lambda x, w, y: (y.relu(), F.layer_norm(y, (7,)) * (x @ w)),
+        R(80, 6), R(6, 7), R(80, 7),
+    ),
+    "beside a sum of everything": (lambda x, w, y: (y.sin(), y.sum() + x @ w), R(6, 6), R(6, 6), R(6, 6)),
+    "the same point, but another value": (lambda x, w, y: (y + 1, (x @ w).sin() + y), R(80, 6), R(6, 7), R(80, 7)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LATER_READS)
+def test_nothing_is_written_over_what_is_read_later(name):
+    fn, *inputs = LATER_READS[name]
+    made = checked(fn, *inputs)
+    c = made.compilation
+    (kernel,) = (body for body in c.bodies if body is not None)
+    for result in c.over:  # written over only by what is computed from the product
+        (stored,) = (s for phase in kernel.phases for s in phase.stores if result in s.buffers)
+        assert c.over[result] in {load.buffer for load in loads_of([stored.value])}
+    assert not (name == "beside a row's mean" and not c.over)
+
+
+def _halved(x):
+    y = x.bfloat16()
+    x.zero_()
+    return y
+
+
+def _averaged(x, average):
+    centred = (average * 2).half()
+    average.lerp_(x.mean(1), 0.5)
+    return centred
+
+
+def test_stores_wait_for_the_loads_of_other_threads():
+    """A store of 4 bytes an element has other threads than a load beside a store of 2 bytes."""
+    for fn, inputs, waits in (
+        (_halved, (R(3000),), True),
+        (_averaged, (R(80, 7), R(80)), True),
+        (lambda x, y: x.mul_(2).add_(y), (R(3000), R(3000)), False),
+        (lambda x, y: y.copy_(x + 1), (R(3000), R(3000)), False),
+    ):
+        made = checked(fn, *inputs)
+        assert ("debug_barrier" in made.source) == waits

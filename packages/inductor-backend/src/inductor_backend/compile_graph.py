@@ -335,7 +335,7 @@ GPU_STAGES = (
     Stage("bodies", gpu_stages.bodies, STAGES[5].verify, STAGES[5].dump),
     Stage("kernels", gpu_stages.kernels),
     STAGES[7],
-    Stage("memory", gpu_stages.memory, STAGES[8].verify, STAGES[8].dump),
+    Stage("memory", gpu_stages.memory, gpu_stages.verify_memory, STAGES[8].dump),
     Stage("group_runs", gpu_stages.group_steps, None, STAGES[9].dump, "py"),
     Stage("module", gpu_stages.module_text, None, STAGES[10].dump, "py"),
     STAGES[11],

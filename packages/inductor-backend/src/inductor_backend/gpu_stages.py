@@ -17,6 +17,7 @@ from inductor_backend.codegen.wrapper import Step
 from inductor_backend.externs import interleaved
 from inductor_backend.externs.table import Choice, aten_choice
 from inductor_backend.gpu_products import product_kernel, tiles_of
+from inductor_backend.loop_ir import verify
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node
 from inductor_backend.options import fusion_fuel
 from inductor_backend.schedule.fuse import fuse
@@ -147,6 +148,11 @@ def memory(c: Compilation) -> None:
     }
     c.memory = plan_memory(arena, life, [name for name in ours if name not in arena])
     c.over = _written_over(c, life, outputs)
+
+
+def verify_memory(c: Compilation) -> None:
+    verify.memory(c.program, c.plan, c.kernels, c.memory)
+    verify.written_over(c.program, c.plan, c.bodies, c.over)
 
 
 def _written_over(c: Compilation, life: dict[str, Life], outputs: set[str]) -> dict[str, str]:

@@ -6,19 +6,19 @@ holds: a program that passes can be executed by `reference`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from inductor_backend.index_expr import Index, range_of, within
 from inductor_backend.loop_ir import printer
-from inductor_backend.loop_ir.nodes import BufferKind, LoopNode, Node, Program, Store
-from inductor_backend.loop_ir.values import topological
+from inductor_backend.loop_ir.nodes import BufferKind, LoopNode, Node, Program, Store, loads_of
+from inductor_backend.loop_ir.values import Value, topological
 from inductor_backend.ops import COMBINES, OPS, REDUCTIONS, SCANS, compute_dtype, outputs_of
 from tracer_core.plugin_api import VerifyError
 
 if TYPE_CHECKING:
     from inductor_backend.codegen.cpp.kernel import KernelText
-    from inductor_backend.schedule.fuse import Plan
+    from inductor_backend.schedule.fuse import Group, Plan
     from inductor_backend.schedule.fused_body import KernelBody
     from inductor_backend.schedule.memory_plan import MemoryPlan
 
@@ -135,17 +135,55 @@ def plan(p: Program, made: Plan) -> None:
 
 
 def bodies(p: Program, items: Sequence[KernelBody | None]) -> None:
-    """A phase reads registers and row buffers of earlier phases only."""
+    """A phase reads registers and row buffers of earlier phases only, and no input that was overwritten before."""
     for body in items:
         if body is None:
             continue
         known: set[str] = set()
+        overwritten: set[str] = set()
         for number, phase in enumerate(body.phases):
-            for store in (*phase.row, *phase.loop):
-                for value in topological(store.roots):
-                    if value.name == "load" and value.buffer in body.registers and value.buffer not in known:
-                        raise VerifyError(f"phase {number} reads {value.buffer} before it is reduced")
+            for stores in (phase.row, phase.loop):
+                for load in loads_of(root for store in stores for root in store.roots):
+                    if load.buffer in body.registers and load.buffer not in known:
+                        raise VerifyError(f"phase {number} reads {load.buffer} before it is reduced")
+                    if load.buffer in overwritten:
+                        raise VerifyError(f"phase {number} reads {load.buffer} after it was overwritten")
+                written = {name for store in stores for name in store.buffers if name not in body.registers}
+                overwritten |= {name for name in written if p.buffers[name].kind is BufferKind.INPUT}
             known |= {name for store in phase.reductions for name in store.buffers}
+
+
+def written_over(p: Program, made: Plan, items: Sequence[KernelBody | None], over: Mapping[str, str]) -> None:
+    """What is written over an operand is written by its last reader, after everything was read of it."""
+    for name, operand in over.items():
+        steps = [_touches(p, group, body, operand) for group, body in zip(made.groups, items, strict=True)]
+        at = next(k for k, body in enumerate(items) if body is not None and name in body.writes)
+        if any(steps[at + 1 :]) or operand in {p.buffers[n].storage for n in p.output_names}:
+            raise VerifyError(f"{name} is written over {operand}, which is used later")
+        body = items[at]
+        assert body is not None
+        seen: set[Value] = set()
+        written = False
+        for number, phase in enumerate(body.phases):
+            for stores in (phase.row, phase.loop):
+                loads = loads_of(root for store in stores for root in store.roots)
+                found = {v for v in loads if v.buffer not in body.registers}
+                found = {v for v in found if p.buffers[v.buffer].storage == operand}
+                if written and not found <= seen:
+                    raise VerifyError(
+                        f"{name} is written over {operand}, which phase {number} of its kernel reads later"
+                    )
+                seen |= found
+                written = written or any(name in store.buffers for store in stores)
+
+
+def _touches(p: Program, group: Group, body: KernelBody | None, storage: str) -> bool:
+    names = (
+        {*body.reads(), *body.writes}
+        if body is not None
+        else {*group.nodes[0].reads(), *group.nodes[0].writes}
+    )
+    return any(p.buffers[name].storage == storage for name in names)
 
 
 def memory(p: Program, made: Plan, kernels: Sequence[KernelText | None], m: MemoryPlan) -> None:

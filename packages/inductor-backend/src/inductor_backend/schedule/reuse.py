@@ -1,21 +1,21 @@
-"""Which results may be written over an operand that nobody needs any more.
+"""Which results may be written over an operand that nobody needs any more, and which stores may overtake loads.
 
 In: a fused body whose kernel computes each point once, and buffer layouts. Out: buffer written -> operands at whose
 addresses it may be written. What always holds: every access of the operand in the kernel is at the very address that the
-result's element of the same point is stored to, and both have elements of one size; none comes in a later phase than the
-store, and what is stored is computed from the operand's element, so that no thread writes before another has read.
+result's element of the same point is stored to, both have elements of one size, and the stored value is computed from
+every element that the kernel reads of the operand. So nothing of it is read after the store: neither by a later phase of
+the kernel, nor by a thread of the block that other threads' stores overtake.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
 from inductor_backend.index_expr import Index
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, Program, Store, loads_of
-from inductor_backend.loop_ir.values import Value
+from inductor_backend.loop_ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody
 
 aten = torch.ops.aten
@@ -34,39 +34,49 @@ FRESH_RESULTS = frozenset(
 
 def places_to_reuse(program: Program, body: KernelBody) -> dict[str, list[str]]:
     """Empty lists are left out."""
-    read: dict[str, set[Any]] = {}
-    last: dict[str, int] = {}  # operand -> the last phase that reads it
-    for number, phase in enumerate(body.phases):
-        for found in _loaded(body, (*phase.row, *phase.loop)):
-            address = _address(program, found.buffer, found.attr[1]) if found.name == "load" else None
-            read.setdefault(found.buffer, set()).add(address)
-            last[found.buffer] = number
+    read: dict[str, list[Value]] = {}
+    for found in loads_of(body.values()):
+        if found.buffer not in body.registers:
+            read.setdefault(program.buffers[found.buffer].storage, []).append(found)
+    written = {program.buffers[name].storage for name in body.writes}
     result: dict[str, list[str]] = {}
-    for number, phase in enumerate(body.phases):
+    for phase in body.phases:
         for store in phase.stores:
             (name,) = store.buffers
             target = program.buffers[name]
             if not store.plain or target.storage != name or target.kind is not BufferKind.TEMP:
                 continue
-            address = _address(program, name, store.index)
-            sources = dict.fromkeys(found.buffer for found in _loaded(body, [store]))
+            address, before = _address(program, name, store.index), set(topological([store.value]))
             fits = [
                 other
-                for other in sources
-                if last[other] <= number
-                and read[other] == {address}
+                for other, loads in read.items()
+                if before.issuperset(loads)
+                and {_place(program, found) for found in loads} == {address}
                 and _alike(program, other, name)
-                and other not in body.writes
+                and other not in written
             ]
             if fits:
                 result[name] = fits
     return result
 
 
-def _loaded(body: KernelBody, stores: Iterable[Store]) -> list[Value]:
-    """The loads from memory for these stores."""
-    found = loads_of([root for store in stores for root in store.roots])
-    return [load for load in found if load.buffer not in body.registers]
+def overtakes(program: Program, body: KernelBody, stores: Iterable[Store], once_a_row: bool) -> bool:
+    """Whether a thread of a block might store what another one has not read yet: the two are one, or in step, for certain
+    only where the stored value is computed from what is read. once_a_row: each thread of a row reads, and one stores."""
+    read: dict[str, set[Value]] = {}
+    for found in loads_of(body.values()):
+        if found.buffer not in body.registers:
+            read.setdefault(program.buffers[found.buffer].storage, set()).add(found)
+    for store in stores:
+        before = set() if once_a_row else set(topological(store.roots))
+        if any(read.get(program.buffers[name].storage, set()) - before for name in store.buffers):
+            return True
+    return False
+
+
+def _place(program: Program, found: Value) -> Index | None:
+    """Where a load reads, None where that is not always the same element."""
+    return _address(program, found.buffer, found.attr[1]) if found.name == "load" else None
 
 
 def _address(program: Program, name: str, index: tuple[Index, ...]) -> Index:

@@ -41,6 +41,7 @@ from inductor_backend.loop_ir.nodes import Program, Store
 from inductor_backend.loop_ir.values import Value, topological
 from inductor_backend.ops import compute_dtype
 from inductor_backend.schedule.fused_body import KernelBody, Phase
+from inductor_backend.schedule.reuse import overtakes
 from inductor_backend.size_vars import SizeVars
 
 NAME = "@NAME@"
@@ -410,6 +411,7 @@ class TritonKernelWriter:
             (phase,) = self.body.phases
             stores = (*phase.row, *phase.stores)
             self.emit(_needed(stores), names, True)
+            self._wait(stores)
             for store in stores:
                 self.store(store, names, self.tile.outer)
             return
@@ -418,6 +420,7 @@ class TritonKernelWriter:
 
     def _phase(self, phase: Phase, names: dict[Value, str]) -> None:
         self.emit(_needed(phase.row), names, False)
+        self._wait(phase.row)
         for store in phase.row:
             self.store(store, names, self.tile.outer)
         if not phase.loop:
@@ -444,6 +447,11 @@ class TritonKernelWriter:
                 self.counter += 1
                 self.out.line(f"{register} = {text}")
                 self.registers[buffer] = register
+
+    def _wait(self, stores: Sequence[Store]) -> None:
+        """Before stores over what the block reads: threads need not load the elements that they store."""
+        if overtakes(self.program, self.body, stores, once_a_row=self.tile.reduced is not None):
+            self.out.line("tl.debug_barrier()")
 
     def _reducer(self, store: Store) -> tuple[Store, Value, Reducer]:
         """With the value that is accumulated: a float that is widened only to be added stays as it is."""
