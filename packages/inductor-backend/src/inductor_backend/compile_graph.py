@@ -333,7 +333,7 @@ GPU_STAGES = (
     Stage("fuse", gpu_stages.fuse_for_gpu, STAGES[3].verify, STAGES[3].dump),
     Stage("externs", gpu_stages.externs, None, STAGES[4].dump),
     Stage("bodies", gpu_stages.bodies, STAGES[5].verify, STAGES[5].dump),
-    Stage("kernels", gpu_stages.kernels),
+    Stage("kernels", gpu_stages.kernels, lambda c: verify.reusable(c.program, c.bodies, c.kernels)),
     STAGES[7],
     Stage("memory", gpu_stages.memory, gpu_stages.verify_memory, STAGES[8].dump),
     Stage("group_runs", gpu_stages.group_steps, None, STAGES[9].dump, "py"),

@@ -152,7 +152,7 @@ def memory(c: Compilation) -> None:
 
 def verify_memory(c: Compilation) -> None:
     verify.memory(c.program, c.plan, c.kernels, c.memory)
-    verify.written_over(c.program, c.plan, c.bodies, c.over)
+    verify.written_over(c.program, c.plan, c.kernels, c.over)
 
 
 def _written_over(c: Compilation, life: dict[str, Life], outputs: set[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ holds: a program that passes can be executed by `reference`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inductor_backend.index_expr import Index, range_of, within
 from inductor_backend.loop_ir import printer
@@ -18,7 +18,7 @@ from tracer_core.plugin_api import VerifyError
 
 if TYPE_CHECKING:
     from inductor_backend.codegen.cpp.kernel import KernelText
-    from inductor_backend.schedule.fuse import Group, Plan
+    from inductor_backend.schedule.fuse import Plan
     from inductor_backend.schedule.fused_body import KernelBody
     from inductor_backend.schedule.memory_plan import MemoryPlan
 
@@ -153,37 +153,41 @@ def bodies(p: Program, items: Sequence[KernelBody | None]) -> None:
             known |= {name for store in phase.reductions for name in store.buffers}
 
 
-def written_over(p: Program, made: Plan, items: Sequence[KernelBody | None], over: Mapping[str, str]) -> None:
-    """What is written over an operand is written by its last reader, after everything was read of it."""
+def reusable(p: Program, items: Sequence[KernelBody | None], kernels: Sequence[Any]) -> None:
+    """What may be written over an operand comes after everything that the kernel reads of it."""
+    for body, kernel in zip(items, kernels, strict=True):
+        if body is None:
+            continue
+        for place, operands in kernel.reusable:
+            for operand in operands:
+                _read_before(p, body, kernel.pointers[place], kernel.pointers[operand])
+
+
+def _read_before(p: Program, body: KernelBody, name: str, operand: str) -> None:
+    seen: set[Value] = set()
+    written = False
+    for number, phase in enumerate(body.phases):
+        for stores in (phase.row, phase.loop):
+            loads = loads_of(root for store in stores for root in store.roots)
+            loads = [load for load in loads if load.buffer not in body.registers]
+            found = {load for load in loads if p.buffers[load.buffer].storage == operand}
+            if written and not found <= seen:
+                raise VerifyError(f"{name} may be written over {operand}, which phase {number} reads later")
+            seen |= found
+            written = written or any(name in store.buffers for store in stores)
+
+
+def written_over(
+    p: Program, made: Plan, kernels: Sequence[KernelText | None], over: Mapping[str, str]
+) -> None:
+    """What is written over an operand is made by the kernel that uses it last."""
+    from inductor_backend.schedule.memory_plan import lives, touched_storages  # a check of a later stage
+
+    life = lives(touched_storages(p, made.groups, kernels))
+    kept = {p.buffers[name].storage for name in p.output_names}
     for name, operand in over.items():
-        steps = [_touches(p, group, body, operand) for group, body in zip(made.groups, items, strict=True)]
-        at = next(k for k, body in enumerate(items) if body is not None and name in body.writes)
-        if any(steps[at + 1 :]) or operand in {p.buffers[n].storage for n in p.output_names}:
+        if operand in kept or life[operand].last != life[name].first:
             raise VerifyError(f"{name} is written over {operand}, which is used later")
-        body = items[at]
-        assert body is not None
-        seen: set[Value] = set()
-        written = False
-        for number, phase in enumerate(body.phases):
-            for stores in (phase.row, phase.loop):
-                loads = loads_of(root for store in stores for root in store.roots)
-                found = {v for v in loads if v.buffer not in body.registers}
-                found = {v for v in found if p.buffers[v.buffer].storage == operand}
-                if written and not found <= seen:
-                    raise VerifyError(
-                        f"{name} is written over {operand}, which phase {number} of its kernel reads later"
-                    )
-                seen |= found
-                written = written or any(name in store.buffers for store in stores)
-
-
-def _touches(p: Program, group: Group, body: KernelBody | None, storage: str) -> bool:
-    names = (
-        {*body.reads(), *body.writes}
-        if body is not None
-        else {*group.nodes[0].reads(), *group.nodes[0].writes}
-    )
-    return any(p.buffers[name].storage == storage for name in names)
 
 
 def memory(p: Program, made: Plan, kernels: Sequence[KernelText | None], m: MemoryPlan) -> None:
