@@ -134,6 +134,11 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
     assert chosen() == {"slow"}
     weighing.weigh(plain, tvm.IRModule(dict(after)), target, tmp_path)  # known: not measured again
     assert path.read_bytes() == before
+    for broken in ("", "[1]", json.dumps({"0": {"agree": True}})):
+        path.write_text(broken)
+        assert chosen() == set()  # nobody knows which are right
+    weighing.weigh(plain, tvm.IRModule(dict(after)), target, tmp_path)
+    assert json.loads(path.read_text()).keys() == figures.keys()
 
 
 CONVOLUTIONS = {

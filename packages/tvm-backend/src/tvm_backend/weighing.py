@@ -4,7 +4,7 @@ In: a module before and after records were applied to it, and the folder of the 
 forms of every function that has a record, in turns in this process, and keeps the figures beside the records
 (``weighed.json``); `choose` takes records back where the default was quicker, or where the two disagreed. What always holds:
 choosing measures nothing, so that the same folder always gives the same schedules; a function that was not weighed has
-its record.
+its record; of a file that cannot be read, none has.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def weigh(plain: Any, recorded: Any, target: Any, where: Path) -> None:
     import tvm
 
     tvm.get_global_func("runtime.config_threadpool")(0, torch.get_num_threads())
-    known = _known(where)
+    known = _known(where) or {}
     for name, before, after in _replaced(plain, recorded):
         key = _key(before)
         arguments = _arguments(before)
@@ -65,12 +65,16 @@ def choose(plain: Any, recorded: Any, where: Path) -> Any:
     taken = []
     every = list(_replaced(plain, recorded))
     for name, before, _ in every:
-        entry = known.get(_key(before))
-        if entry is not None and not (entry["agree"] and entry["us"]["recorded"] < entry["us"]["default"]):
+        if known is None or not _worth_having(known.get(_key(before))):
             recorded[name] = before
             taken.append(name)
     log.info("tvm: recorded schedules for %d functions; %d have quicker defaults", len(every), len(taken))
     return recorded
+
+
+def _worth_having(entry: Any) -> bool:
+    """Whether a record is right and quicker, or was not weighed."""
+    return entry is None or (entry["agree"] and entry["us"]["recorded"] < entry["us"]["default"])
 
 
 def _replaced(plain: Any, recorded: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -138,9 +142,20 @@ def _in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
     return best
 
 
-def _known(where: Path) -> dict[str, Any]:
+def _known(where: Path) -> dict[str, Any] | None:
+    """What was measured; None, and a warning, where the file cannot be read: nobody knows then which records are right."""
     path = where / FILE
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    try:
+        found: dict[str, Any] = json.loads(text)
+        for entry in found.values():
+            bool(entry["agree"]), float(entry["us"]["recorded"]), float(entry["us"]["default"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("tvm: %s cannot be read (%s): no record is used until a search weighs them again", path, error)
+        return None
     return found
 
 
