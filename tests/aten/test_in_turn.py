@@ -137,6 +137,26 @@ def test_with_symbolic_sizes_an_overlap_is_seen(fallbacks):
     assert fallbacks
 
 
+def test_sizes_that_depend_on_data(fallbacks):
+    def program(a, b, c):
+        rows = a[b[:, 0] > 0]
+        rows[1:] += 1
+        rows[:, :2].add_(rows[:, 2:4])
+        return rows
+
+    is_eager(program, "aten_eager")
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager"])
+def test_lists_of_views_of_inputs_are_undone_before_an_error(backend):
+    def program(a, b, c):
+        torch._foreach_mul_([c[1:3], a], [0.5, 2.0])
+        b.mul_(3)
+        a.index_add_(0, torch.tensor([0, 0, 3]), a[1:4])
+
+    is_eager(program, backend)
+
+
 def test_counters_of_steps_that_are_one_tensor():
     def steps(x, count):
         torch._foreach_add_([count, count], 1)

@@ -53,6 +53,15 @@ def outside_transforms() -> Any:
     return temporarily_clear_interpreter_stack()
 
 
+def holds(condition: Any) -> bool:
+    """Whether a comparison of sizes is true, of which a guard is made; False where that depends on data."""
+    if not isinstance(condition, torch.SymBool):
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return bool(guard_or_false(condition))
+
+
 def inside_transforms(value: torch.Tensor) -> torch.Tensor:
     """The tensor inside the wrappers of torch.func's transforms, with the dimensions that vmap hides."""
     while torch._C._functorch.is_functorch_wrapped_tensor(value):

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tracer_core.aten import places
+from tracer_core.aten.capture_values import RESHAPE_IN_PLACE
 from tracer_core.aten.errors import LoweringUnsupported
 
 aten = torch.ops.aten
@@ -38,6 +39,8 @@ _AUGMENTED = frozenset(
 #: Element by element, but not among the operators that torch calls pointwise.
 _ALSO_POINTWISE = frozenset({"copy", "masked_fill", "where", "copysign", "setitem", "eq", "ne", "lt", "le", "gt", "ge"})
 
+#: These change what a tensor is called and how it is laid out, not what its memory holds.
+_WITHOUT_A_WRITE = RESHAPE_IN_PLACE | {"requires_grad_", "detach_", "share_memory_"}
 #: Types of functions that are one operator.
 _SINGLE = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, torch._ops.OpOverload)
 
@@ -92,9 +95,11 @@ def writes(function: Any, kwargs: Mapping[str, Any]) -> bool:
 
 @functools.cache
 def _is_writer(function: Any) -> bool:
+    name = name_of(function)
+    if name in _WITHOUT_A_WRITE:
+        return False
     if isinstance(function, torch._ops.OpOverload) and function._schema.is_mutable:
         return True
-    name = name_of(function)
     return function in _STATISTICS or name.endswith("_") or name == "setitem" or name in _AUGMENTED
 
 

@@ -98,7 +98,7 @@ def _nested(dims: tuple[tuple[Any, Any], ...], reach: Any) -> bool:
     """Whether each dimension steps over all that the ones inside it reach: then no two indices are one place. reach:
     bytes that the innermost elements take."""
     for size, step in reversed(dims):
-        if not _equal(step, reach) and not bool(step >= reach):
+        if not _equal(step, reach) and not torch_private.holds(step >= reach):
             return False
         reach = step * size if _equal(step, reach) else reach + step * (size - 1)
     return True
@@ -150,7 +150,7 @@ def _apart_for_all_sizes(one: Place, other: Place) -> bool:
         shared = one.dims[:outer]
         a, b = (Place(place.start, place.dims[outer:], place.item, False) for place in (first, second))
         if hint_of(a.end()) <= hint_of(b.start) and _nested(shared, b.end() - a.start):
-            return bool(a.end() <= b.start)
+            return torch_private.holds(a.end() <= b.start)
         if outer == min(len(one.dims), len(other.dims)) or not _alike(one.dims[outer], other.dims[outer]):
             return False
         outer += 1

@@ -73,7 +73,7 @@ class Fakes:
         self._versions: dict[int, int | None] = {}
         self._storages: dict[int, Any] = {}
         self._uses: collections.Counter[int] = collections.Counter()
-        self._unseen: set[int] = set()
+        self._unseen: dict[int, Any] = {}  # storage -> what lives in it, so that the number stays its own
 
     def _before_operator(self, func: Any, args: Any, kwargs: Any) -> None:
         _refuse_real(func, args, kwargs)
@@ -120,13 +120,13 @@ class Fakes:
         return fake
 
     def note_write(self, fake: Any) -> None:
-        """An operator writes to this fake, which torch does not count."""
-        self._unseen.add(id(fake))
+        """An operator writes to this fake, which torch does not count; it may be a view of an input."""
+        self._unseen[torch_private.storage_id(fake)] = fake
 
     def was_written(self, fake: Any) -> bool:
         """Whether the fake of an input was written to during the trace, or may have been."""
         now = writes(fake)
-        if id(fake) in self._unseen:
+        if self._unseen and torch_private.storage_id(fake) in self._unseen:
             return True
         return now is None or now != self._versions[id(fake)]
 
