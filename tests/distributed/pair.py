@@ -21,6 +21,12 @@ from torch.distributed import TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
+#: How glibc allocates in the ranks: blocks that were freed are overwritten, and no thread keeps a list of its own of
+#: them, which is the one place where malloc checks nothing. What writes to freed memory, or frees twice, ends there, with
+#: a message, and not minutes later in another thread (docs/decisions/0009-several-processes.md).
+STRICT_MALLOC = {"MALLOC_PERTURB_": "165", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+#: Characters of a rank's output that an error shows; of one that died, with the stacks of all its threads.
+SHOWN, SHOWN_OF_DEAD = 6000, 40000
 #: Seconds for a call that meets no trouble takes a fraction of this; the first one imports torch as well.
 LIMIT = 120.0
 
@@ -89,6 +95,7 @@ class Pair:
                     **os.environ,
                     "OMP_NUM_THREADS": "1",
                     "CUDA_VISIBLE_DEVICES": "",  # gloo, on any machine
+                    **STRICT_MALLOC,
                     **self._environment(rank),
                 },
                 pass_fds=[writing],
@@ -135,8 +142,18 @@ class Pair:
         lines = [f"{function} failed"]
         for rank, (answer, log, process) in enumerate(zip(answers, self._logs, self._processes, strict=True)):
             state = "no answer in time" if answer is None else answer.get("error", "returned")
-            if answer is None and process.poll() is not None:
-                state = f"died with exit status {process.returncode}"
+            shown = SHOWN
+            if answer is None and _has_ended(process):
+                state, shown = f"died with exit status {process.returncode}", SHOWN_OF_DEAD
             log.seek(0)
-            lines += [f"-- rank {rank}: {state}", log.read().decode(errors="replace")[-6000:]]
+            lines += [f"-- rank {rank}: {state}", log.read().decode(errors="replace")[-shown:]]
         return "\n".join(lines)
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process that gave no answer has died: its pipe is closed a moment before it can be waited for."""
+    try:
+        process.wait(1)
+    except subprocess.TimeoutExpired:
+        return False
+    return True

@@ -8,6 +8,7 @@ import gc
 import importlib
 import json
 import os
+import signal
 import sys
 import traceback
 from typing import Any
@@ -20,7 +21,7 @@ from tests.support import torchvision_ops
 
 
 def main(reply: int) -> None:
-    faulthandler.enable()  # a rank that crashes shows where
+    _show_crashes()
     torch.set_num_threads(1)
     torchvision_ops.define()
     if "RANK" in os.environ:
@@ -28,6 +29,14 @@ def main(reply: int) -> None:
     for line in sys.stdin:
         answer = _carry_out(json.loads(line))
         os.write(reply, (json.dumps(answer) + "\n").encode())
+
+
+def _show_crashes() -> None:
+    """A rank that crashes shows where: Python's stacks, then the native ones of all threads, as gloo's run no Python."""
+    torch._C._set_print_stack_traces_on_fatal_signal(True)
+    # torch's handler allocates: in an abort of malloc's own it would wait for ever.
+    signal.signal(signal.SIGABRT, signal.SIG_DFL)
+    faulthandler.enable()  # needs no memory, and goes on to the handlers above
 
 
 def _carry_out(order: dict[str, Any]) -> dict[str, Any]:
