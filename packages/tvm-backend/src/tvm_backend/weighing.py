@@ -74,7 +74,7 @@ def choose(plain: Any, recorded: Any, where: Path) -> Any:
 
 def _worth_having(entry: Any) -> bool:
     """Whether a record is right and quicker, or was not weighed."""
-    return entry is None or (entry["agree"] and entry["us"]["recorded"] < entry["us"]["default"])
+    return entry is None or bool(entry["agree"] and entry["us"]["recorded"] < entry["us"]["default"])
 
 
 def _replaced(plain: Any, recorded: Any) -> Iterator[tuple[str, Any, Any]]:
