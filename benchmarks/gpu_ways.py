@@ -2,8 +2,7 @@
 
     python -m benchmarks.gpu_ways [--seconds 25]
 
-A way that hangs ends itself with the stacks of its threads; the others are not touched. What is right here may be added to
-`inductor_backend.gpu_candidates.PROVEN`.
+A way that hangs ends itself with the stacks of its threads; the others are not touched.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ WAYS: dict[str, dict[str, int]] = {
     "walking": {"programs": 132},
     "bulk": {"bulk": 1},
     "bulk, walking": {"bulk": 1, "programs": 132},
-    "bulk, walking, specialised": {"bulk": 1, "programs": 132, "specialised": 1},
 }
 TYPES = {"bfloat16": (torch.bfloat16, 64), "float32": (torch.float32, 32)}
 

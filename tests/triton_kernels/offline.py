@@ -112,12 +112,11 @@ def _products(mode: Any) -> dict[str, tuple[Any, ...]]:
 
 
 def _ways(mode: Any) -> dict[str, dict[str, Any]]:
-    """What sm_90 adds: bulk copies, programs that walk over blocks, warps that only load."""
+    """What sm_90 adds: bulk copies, programs that walk over blocks."""
     found = {}
     for name, kind in {
         "bulk": Blocks(128, 128, 64, 4, 3, bulk=True),
         "walking": Blocks(128, 128, 64, 4, 3, bulk=True, programs=132),
-        "specialised": Blocks(128, 128, 64, 4, 3, bulk=True, programs=132, specialised=True),
         "TF32 by bulk copies": Blocks(128, 128, 32, 4, 3, bulk=True, programs=132),
     }.items():
         gpu_products.candidates = lambda work, device, kind=kind: [kind]  # type: ignore[assignment,misc]

@@ -23,7 +23,6 @@ SMALL = (32, 32, 32, 4, 2)
 WAYS = {
     "bulk": Blocks(*SMALL, bulk=True),
     "walking": Blocks(*SMALL, bulk=True, programs=3),
-    "specialised": Blocks(*SMALL, bulk=True, programs=2, specialised=True),
     "walking, plain loads": Blocks(*SMALL, programs=3),
 }
 
@@ -91,7 +90,6 @@ def test_each_way(way, monkeypatch):
     use(monkeypatch, WAYS[way])
     made = checked(residual, R(2, 40, 40), R(72, 40), R(72), R(2, 40, 72))
     assert copies(made) == (2 if WAYS[way].bulk else 0)
-    assert ("warp_specialize=BULK" in made.source) == WAYS[way].specialised
     assert ("tl.num_programs(0)" in made.source) == bool(WAYS[way].programs)
 
 
@@ -152,19 +150,12 @@ def test_rows_that_change_over_fixed_widths(monkeypatch):
     assert [size for size in sizes if size[0] != 48] == [(rows, 40) for rows in (33, 64, 17, 100)]
 
 
-def test_what_is_tried(monkeypatch):
+def test_what_is_tried():
     hopper, ampere, one = Device(90, 132), Device(80, 108), Work(2048, 5632, 2048, 1, 2, 2)
-    everything = frozenset({"walking", "bulk", "specialised"})
-    for proven in (frozenset(), frozenset({"bulk"}), frozenset({"walking"})):
-        monkeypatch.setattr(gpu_candidates, "PROVEN", proven)
-        for b in candidates(one, hopper):
-            ways = {"walking": b.programs > 0, "bulk": b.bulk, "specialised": b.specialised}
-            assert {name for name, used in ways.items() if used} <= proven
-    monkeypatch.setattr(gpu_candidates, "PROVEN", everything)
     found = candidates(one, hopper)
-    assert any(b.bulk for b in found) and any(b.specialised for b in found) and not found[0].bulk
-    assert len(found) == len(set(found)) <= 17
-    assert not any(b.bulk or b.specialised for b in candidates(one, ampere))
+    assert any(b.bulk for b in found) and any(b.bulk and b.programs for b in found) and not found[0].bulk
+    assert len(found) == len(set(found)) <= 13
+    assert not any(b.bulk for b in candidates(one, ampere))
     assert any(b.programs for b in candidates(one, ampere))
     assert not any(b.bulk for b in candidates(Work(2048, 5632, 2048, 1, 2, 0), hopper))
     small = candidates(Work(16, 64, 768, 1, 4, 2), hopper)

@@ -152,7 +152,6 @@ WAYS = {
     "walking, plain loads": ((128, 64), {"programs": 16}),
     "bulk": ((64, 128), {"bulk": True}),
     "walking": ((128, 128), {"bulk": True, "programs": 16}),
-    "specialised": ((128, 128), {"bulk": True, "programs": 16, "specialised": True}),
 }
 
 
@@ -198,7 +197,7 @@ def test_own_products(name, dtype, monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available() or not hopper(), reason="no bulk copies")
-@pytest.mark.parametrize("way", ["bulk", "walking", "specialised"])
+@pytest.mark.parametrize("way", ["bulk", "walking"])
 def test_bulk_copies_meet_other_memory_and_sizes(way, monkeypatch):
     """A number of rows that changes, memory that begins between multiples of 16 bytes, parts of larger matrices full of
     NaNs, a recording: always eager's numbers."""

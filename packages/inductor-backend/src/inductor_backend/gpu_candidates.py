@@ -43,17 +43,6 @@ BULK_BLOCKS: dict[int, tuple[Shape, ...]] = {
     ),
 }  # fmt: skip
 
-#: Of a kernel in which some warps only load: the others are as many again as the kernel is compiled for.
-SPECIALISED_BLOCKS: dict[int, tuple[Shape, ...]] = {
-    2: ((128, 256, 64, 4, 3), (128, 128, 64, 4, 4), (128, 128, 64, 4, 3)),
-    4: ((128, 256, 32, 4, 3), (128, 128, 32, 4, 4)),
-}
-
-#: Ways beyond plain loads ("walking", "bulk", "specialised") that have run on a GPU and were right there: no others are tried.
-#: On an H100 (Triton 3.6, results/gpu/h100-4.json) the first two gave the plain kernel's errors; a kernel with specialised warps
-#: never came back.
-PROVEN: frozenset[str] = frozenset({"walking", "bulk"})
-
 #: How many are tried at most: with plain loads, with bulk copies.
 MOST, MOST_BULK = 6, 4
 
@@ -97,15 +86,6 @@ def device_of(device: torch.device) -> Device:
 
 def candidates(work: Work, device: Device) -> list[Blocks]:
     """What is to be measured, the plainest first."""
-    return [blocks for blocks in _all(work, device) if _ways(blocks) <= PROVEN]
-
-
-def _ways(blocks: Blocks) -> set[str]:
-    ways = {"walking": blocks.programs > 0, "bulk": blocks.bulk, "specialised": blocks.specialised}
-    return {name for name, used in ways.items() if used}
-
-
-def _all(work: Work, device: Device) -> list[Blocks]:
     plain = _best(BLOCKS[work.width], work, device, MOST)
     found = [Blocks(*shape) for shape in plain]
     if work.bulk and device.bulk:
@@ -114,8 +94,6 @@ def _all(work: Work, device: Device) -> list[Blocks]:
         ]
         found += bulk
         found += [walking for blocks in bulk[:3] for walking in _walking(blocks, work, device)]
-        for shape in SPECIALISED_BLOCKS[work.width] if work.bulk == 2 else ():
-            found += _walking(Blocks(*shape, bulk=True, specialised=True), work, device)
     elif device.capability >= 80:
         found += [walking for shape in plain[:2] for walking in _walking(Blocks(*shape), work, device)]
     return found

@@ -32,8 +32,7 @@ GROUP = 8
 class Blocks:
     """rows, columns, terms: of a program's block. warps, stages: see `TritonKernel`. bulk: factors come in by bulk copies
     where they can. programs: so many walk over all blocks, the loads of the next one under way while one is stored (0: a
-    program a block). specialised: of those, some warps only load (where
-    both factors come in by bulk copies: Triton 3.6 builds no others)."""
+    program a block)."""
 
     rows: int
     columns: int
@@ -42,12 +41,11 @@ class Blocks:
     stages: int
     bulk: bool = False
     programs: int = 0
-    specialised: bool = False
 
     def __str__(self) -> str:
         text = f"blocks of {self.rows} x {self.columns} x {self.terms} x {self.warps} x {self.stages}"
         ways = ("bulk" if self.bulk else "", f"{self.programs} programs" if self.programs else "")
-        return ", ".join([text, *filter(None, (*ways, "specialised" if self.specialised else ""))])
+        return ", ".join([text, *filter(None, ways)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +107,9 @@ class ProductKernelWriter(TritonKernelWriter):
         parts = [f"tl.cdiv({self.size(axis.numel)}, {axis.constant})" for axis in self.tile.axes]
         parts += [self.size(self.nest.sizes[k]) for k in self.batch]
         self.out.line(f"blocks = {' * '.join(parts)}")
-        specialised = self.blocks.specialised and self.bulk_factors() == 2
-        how = f"warp_specialize={BULK}" if specialised else "flatten=True"
-        head = f"for block in tl.range(tl.program_id(0), blocks, tl.num_programs(0), {how}):"
-        with self.out.block_python(head):
+        with self.out.block_python(
+            "for block in tl.range(tl.program_id(0), blocks, tl.num_programs(0), flatten=True):"
+        ):
             super()._body()
 
     def _program(self) -> str:
