@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from inductor_backend import gpu_candidates, gpu_products
+from inductor_backend import gpu_products
 from inductor_backend.codegen.triton.product import Blocks
 from inductor_backend.gpu_candidates import Device, Work, candidates
 from inductor_backend.runtime.triton_interpreter import interpreting
@@ -231,4 +231,4 @@ def test_kernels_that_are_wrong_are_left_out(monkeypatch, caplog):
         return replace(kernel, matrices=tuple(replace(matrix, start=16) for matrix in kernel.matrices))
 
     assert tuned(monkeypatch, spoil) == ["", "", "3 programs"]
-    assert caplog.text.count("is left out") == 3
+    assert caplog.text.count("is left out") == 2
