@@ -256,3 +256,33 @@ def test_a_profiler_sees_tracebacks_and_corrupts_no_memory():
     done = subprocess.run(command, env={**os.environ, "PYTHONMALLOC": "debug"}, capture_output=True, text=True,
                           timeout=120)  # fmt: skip
     assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stderr[-2000:]
+
+
+def _fails(x):
+    x = x * 2
+    raise ValueError("deep")
+
+
+def _lines(x):
+    try:
+        _fails(x)
+    except ValueError as error:
+        entry, found = error.__traceback__, []
+        while entry is not None:
+            found.append((entry.tb_frame.f_code.co_name, entry.tb_lineno))
+            entry = entry.tb_next
+        return x + len(found), found
+
+
+def _line_number(x):
+    try:
+        _fails(x)
+    except ValueError as error:
+        return x + error.__traceback__.tb_lineno
+
+
+def test_tracebacks_that_the_program_looks_into_are_its_own():
+    for program in (_lines, _line_number):
+        compiled = tracer_core.compile(program, backend="eager")
+        for _ in range(2):
+            assert str(compiled(torch.ones(2))) == str(program(torch.ones(2)))

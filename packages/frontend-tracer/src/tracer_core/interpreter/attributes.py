@@ -58,6 +58,10 @@ def kind_is_slot(raw: Any) -> bool:
     return isinstance(raw, types.MemberDescriptorType) or raw in _SETTABLE
 
 
+#: What a traceback says, which is the interpreter's own while a program is traced.
+_OF_TRACEBACKS = frozenset({"tb_frame", "tb_lineno", "tb_lasti", "tb_next"})
+
+
 class Attributes(TraceState):
     """getattr and super() of the tracer."""
 
@@ -471,6 +475,9 @@ class Attributes(TraceState):
 
     def _builtin_attribute(self, obj: Any, name: str) -> Any:
         """Instances of types written in C."""
+        if isinstance(obj, types.TracebackType) and name in _OF_TRACEBACKS:
+            # while it is traced, it shows the interpreter's frames; outside of it, the program's
+            self.break_graph("native_python", f"a traceback is looked into: .{name}")
         raw = self._static(type(obj), name)
         if raw is ABSENT:
             value = self._instance_entry(obj, name)
