@@ -8,6 +8,8 @@ import pytest
 
 from tests.distributed.pair import RankFailed
 
+pytestmark = pytest.mark.slow  # of the tests' own harness; each starts a fresh pair of processes
+
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's malloc")
 def test_memory_that_two_threads_free(alone):
