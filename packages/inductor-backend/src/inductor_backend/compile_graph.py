@@ -410,9 +410,7 @@ def started(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
         if repeats is None:
             return start(gm, spec)
     cut = cut_out(gm, repeats)
-    c = start(_prepared(cut.small, spec), spec)
-    c.cut = cut
-    return c
+    return _standing_for(cut, _prepared(cut.small, spec), spec)
 
 
 def started_for_gpu(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
@@ -424,7 +422,11 @@ def started_for_gpu(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
     if repeats is None or any(repeats.calls[at].target in CONVOLUTIONS for at in repeats.instance(0)):
         return start(gm, spec)
     cut = cut_out(gm, repeats)
-    c = start(cut.small, spec)
+    return _standing_for(cut, cut.small, spec)
+
+
+def _standing_for(cut: Cut, small: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
+    c = start(small, spec)
     c.cut = cut
     return c
 

@@ -46,6 +46,9 @@ BULK_BLOCKS: dict[int, tuple[Shape, ...]] = {
 #: How many are tried at most: with plain loads, with bulk copies.
 MOST, MOST_BULK = 6, 4
 
+#: Elements of a block, at least -> how well it uses the tensor cores, from the largest.
+RATES = ((2**15, 1.0), (2**14, 0.9), (2**13, 0.75), (2**12, 0.55), (0, 0.3))
+
 #: Bytes of shared memory that a program may have (sm_90; what a smaller device refuses is left out there).
 SHARED = 227 * 1024
 
@@ -126,15 +129,5 @@ def _expected(shape: Shape, work: Work, device: Device) -> float:
     """Time in arbitrary units: rounds of blocks, of which small ones use the tensor cores less well."""
     rows, columns = shape[:2]
     area = rows * columns
-    rate = (
-        1.0
-        if area >= 2**15
-        else 0.9
-        if area >= 2**14
-        else 0.75
-        if area >= 2**13
-        else 0.55
-        if area >= 2**12
-        else 0.3
-    )
+    rate = next(rate for least, rate in RATES if area >= least)
     return -(-_blocks(rows, columns, work) // device.processors) * area / rate
