@@ -2,7 +2,7 @@
 
 In: a session, an `Exported` and the spec. Out: a runner. Inputs are bound by address (a non-contiguous one is
 made contiguous first); parameters are bound again only if their address changed; outputs are fresh torch
-tensors that ONNX Runtime writes into.
+tensors that ONNX Runtime writes into. A call whose alarm sounds gets eager's results.
 
 What always holds: an IOBinding belongs to one running call, so threads and recursion do not share one; a
 tensor that is bound lives as long as the call.
@@ -17,19 +17,22 @@ from typing import Any
 import torch
 
 from onnxrt_backend.export import Exported
+from onnxrt_backend.pooling import sounds
 from onnxrt_backend.torch_private import element_type, raw_binding, raw_device
 from tracer_core.plugin_api import CompileSpec
 
 
 class Binding:
-    """An IOBinding and what it holds (mutable). bound: address and shape of each input, in the order of the runner's."""
+    """An IOBinding and what it holds (mutable). bound: address and shape of each input, in the order of the runner's.
+    alarm: where the session writes its alarm, if it has one."""
 
-    __slots__ = ("bound", "input", "output", "run")
+    __slots__ = ("alarm", "bound", "input", "output", "run")
 
     def __init__(self, session: Any, n_inputs: int) -> None:
         raw, self.run = raw_binding(session)
         self.input, self.output = raw.bind_input, raw.bind_output
         self.bound: list[tuple[int, Any] | None] = [None] * n_inputs
+        self.alarm: torch.Tensor | None = None
 
 
 class BoundSession:
@@ -52,6 +55,7 @@ class BoundSession:
         self._forms = exported.graph.forms(spec)
         self._outputs = [(form, form.name, element_type(form.dtype)) for form in self._forms]
         self._finish = exported.graph.finish
+        self._alarm, self._eager = exported.alarm, exported.eager
         self._idle: deque[Binding] = deque()
         nowhere = torch.empty(1, device=spec.device)
         self._held = (held, nowhere)
@@ -61,7 +65,7 @@ class BoundSession:
         try:
             binding = self._idle.pop()
         except IndexError:
-            binding = Binding(self._session, len(self._inputs))
+            binding = self._new_binding()
         kept = self._bind_inputs(binding, inputs)
         device, place, bind = self._device, self._place, binding.output
         buffers = []
@@ -71,9 +75,17 @@ class BoundSession:
             buffers.append(buffer)
         binding.run()
         del kept
+        alarmed = binding.alarm is not None and sounds(binding.alarm.item())
         self._idle.append(binding)
-        outputs: Sequence[Any] = self._finish(self._forms, buffers, inputs)
+        outputs: Sequence[Any] = self._eager(*inputs) if alarmed else self._finish(self._forms, buffers, inputs)
         return outputs
+
+    def _new_binding(self) -> Binding:
+        binding = Binding(self._session, len(self._inputs))
+        if self._alarm is not None:
+            alarm = binding.alarm = torch.zeros((), device=self._device)
+            binding.output(self._alarm, self._place, element_type(alarm.dtype), alarm.shape, alarm.data_ptr())
+        return binding
 
     def _bind_inputs(self, binding: Binding, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """Binds what changed since this binding was used last; gives the tensors that must stay alive."""

@@ -13,7 +13,6 @@ import torch
 
 from onnxrt_backend import torch_private
 from onnxrt_backend.attention import forbidden_rows_are_zeros
-from onnxrt_backend.pooling import windows_keep_nan
 from tracer_core.plugin_api import promote
 
 
@@ -23,7 +22,6 @@ def build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]
 
     names = [node.name for node in graph.find_nodes(op="placeholder")]
     forbidden_rows_are_zeros(graph)
-    windows_keep_nan(graph)
     promote(graph)
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4
