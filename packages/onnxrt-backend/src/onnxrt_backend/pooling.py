@@ -10,7 +10,6 @@ ONNX Runtime's blocked layout, 4 % of resnet18. The positions of maxima are refu
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import torch

@@ -1,0 +1,107 @@
+"""The one door to names that torch does not promise to keep.
+
+Out: plain functions over FakeTensor, ShapeEnv, functionalisation, dispatch and autograd, a module a subject. Nothing else
+in this package imports a private torch name, so a new torch release is checked here first.
+
+Tried on torch 2.13.0 and 2.11.0.
+"""
+
+from __future__ import annotations
+
+from tracer_core.torch_private.ambient import (
+    autocast_off,
+    autocast_state,
+    device_constructors,
+    kernel_choices,
+    settings_restored,
+    torch_state,
+)
+from tracer_core.torch_private.autograd import (
+    direct_apply,
+    grad_mode_without_graph,
+    gradient_node,
+    gradients_of,
+    is_accumulator_held,
+    let_go_of_saved_tensors,
+    saved_tensors_unseen,
+)
+from tracer_core.torch_private.capturing import (
+    KernelInvocation,
+    capture_mode,
+)
+from tracer_core.torch_private.dispatch import (
+    core_aten_table,
+    decompositions,
+    dispatch_keys,
+    inside_transforms,
+    is_composite,
+    no_python_dispatch,
+    outside_modes,
+    outside_transforms,
+    python_dispatcher,
+    transforms_active,
+)
+from tracer_core.torch_private.distributed import (
+    active_replica,
+    buckets_of,
+    share_module_state,
+)
+from tracer_core.torch_private.fakes import (
+    LIGHT_FAKE_MODE,
+    data_dependent_failures,
+    device_of_fake,
+    fake_class,
+    fake_failures,
+    fake_like,
+    fake_mode_of,
+    fake_tensor_mode,
+    is_fake,
+    is_plain_fake,
+    leave_modes,
+    new_fake_like_real,
+    plain_fake,
+    to_fake,
+    to_symbolic_fake,
+    wrap_meta,
+)
+from tracer_core.torch_private.functional_tensors import (
+    functional,
+    functional_value,
+    functionalization,
+    functionalization_off,
+    has_data_mutation,
+    has_metadata_mutation,
+    is_functional,
+    replaced,
+)
+from tracer_core.torch_private.memory_layout import (
+    convolution_format,
+    elementwise_strides,
+    is_dense,
+    storage_id,
+    suggested_memory_format,
+)
+from tracer_core.torch_private.python_side import (
+    before_tagging,
+    forget_source_with,
+    plain_checkpoint,
+)
+from tracer_core.torch_private.shape_envs import (
+    GuardPlaces,
+    guard_places,
+    is_truth,
+    new_shape_env,
+    raw_symbol,
+)
+from tracer_core.torch_private.symbols import (
+    finite_bounds,
+    hint_or_guess,
+    holds,
+    implied,
+    input_source,
+    narrow,
+    new_number,
+    python_text,
+    sym_sqrt,
+    symbol_range,
+)

@@ -1,0 +1,63 @@
+"""Settings that torch reads at run time and that a graph was captured under."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tracer_core import settings
+
+
+@contextlib.contextmanager
+def settings_restored() -> Iterator[None]:
+    """Restores every setting on the way out and forgets casts that were cached inside."""
+    before = settings.snapshot()
+    try:
+        yield
+    finally:
+        settings.restore(before)
+
+
+@contextlib.contextmanager
+def autocast_off() -> Iterator[None]:
+    """Inside, no operator casts by autocast."""
+    with contextlib.ExitStack() as stack:
+        for device in settings.AUTOCAST_DEVICES:
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+def autocast_state() -> tuple[Any, ...]:
+    """Every autocast setting."""
+    devices = [d for d in ("cpu", "cuda") if torch.amp.is_autocast_available(d)]
+    return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
+
+
+def torch_state() -> tuple[Any, ...]:
+    """Grad, inference, autocast and default settings that a graph was captured under; hashable."""
+    autocast = torch._C._is_any_autocast_enabled()
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        settings.ambient_devices() if torch._C._len_torch_function_stack() else (),
+        torch._C._len_torch_dispatch_stack(),
+        torch._C._get_deterministic_algorithms(),
+        autocast_state() if autocast else None,
+    )
+
+
+def kernel_choices() -> tuple[Any, ...]:
+    """Settings by which operators choose kernels whose results have other strides."""
+    return torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled(), torch._C._get_cudnn_benchmark()
+
+
+def device_constructors() -> Any:
+    """The functions that ``with torch.device(...)`` gives a device."""
+    from torch.utils._device import _device_constructors
+
+    return _device_constructors()

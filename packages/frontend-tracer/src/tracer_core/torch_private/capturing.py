@@ -1,0 +1,181 @@
+"""The FakeTensorMode of a trace, which answers operators without importing torch._dynamo.
+
+In: what to call before and after an operator, and a quicker way to its result. Out: the mode (`capture_mode`).
+An operator that the short ways do not know for sure is answered by FakeTensorMode itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core.torch_private.fakes import LIGHT_FAKE_MODE, is_plain_fake
+
+
+def capture_mode(
+    before_operator: Callable[[Any, Any, Any], None],
+    after_operator: Callable[[Any, Any, Any], Any],
+    shape_env: Any,
+    quick: Callable[[Any, Any, Any, Any, Callable[[], Any]], Any],
+    slow: Any,
+) -> Any:
+    """A FakeTensorMode that calls ``before_operator(func, args, kwargs)`` ahead of each operator.
+
+    ``after_operator(func, args, result)`` says what the mode's answer becomes.
+    ``quick(mode, func, args, kwargs, run)`` may answer in its place, and returns `slow` where it does not;
+    run() gives the mode's own answer.
+
+    FakeTensorMode's own set-up and its dispatch read flags of torch._dynamo's configuration, and dispatch modes
+    are wrapped so that their first call shields them from torch._dynamo: each imports that package, which
+    takes longer than the whole trace of a model, and 80 MiB. All are avoided here; what still asks for it are torch's
+    reference implementations that promote dtypes.
+    """
+    from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensorMode
+
+    symbolic_rule = torch.ops.aten.convolution.default if shape_env is not None else None
+    dispatch = FakeTensorMode.__torch_dispatch__
+    dispatch = getattr(dispatch, "__wrapped__", dispatch)
+    light = torch.__version__.startswith(LIGHT_FAKE_MODE)
+
+    class CaptureMode(FakeTensorMode):  # type: ignore[misc]
+        def __init__(self) -> None:
+            if light:
+                _set_up(self, shape_env)
+            else:
+                super().__init__(shape_env=shape_env, static_shapes=shape_env is None)
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            answer = _DISPATCH_META_HANDLERS.get(func)
+            if answer is not None:
+                return answer(args)  # a question about a tensor's metadata
+            kwargs = kwargs or {}
+
+            def run() -> Any:
+                before_operator(func, args, kwargs)
+                found = _without_settings(self, func, args, kwargs, slow) if light else slow
+                if found is slow:
+                    found = dispatch(self, func, types, args, kwargs)
+                return after_operator(func, args, found)
+
+            result = slow
+            if light or (func is symbolic_rule and args[0]._has_symbolic_sizes_strides):
+                result = quick(self, func, args, kwargs, run)
+            return run() if result is slow else result
+
+    return CaptureMode()
+
+
+def _set_up(mode: Any, shape_env: Any) -> None:
+    """FakeTensorMode's attributes with torch's default settings."""
+    from torch._subclasses.fake_tensor import FakeTensorConverter
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    TorchDispatchMode.__init__(mode)
+    mode.shape_env = shape_env
+    mode.static_shapes = shape_env is None
+    mode.fake_tensor_converter = FakeTensorConverter(copy_data=False, export=False)
+    for name in ("allow_fallback_kernels", "cache_enabled", "_allow_unsafe_data_ptr_access", "allow_meta"):
+        setattr(mode, name, True)
+    for name in ("propagate_real_tensors", "allow_scalar_outputs", "cache_crosscheck_enabled",
+                 "allow_non_fake_inputs", "in_kernel_invocation"):  # fmt: skip
+        setattr(mode, name, False)
+    mode.enter_stack = []
+    mode._stack_trace, mode._stack = traceback.extract_stack(limit=2), None
+    mode._mode_key = torch._C._TorchDispatchModeKey.FAKE
+    mode.nt_tensor_id_counter = mode.nt_tensor_id_initial_count = 0
+
+
+def _without_settings(mode: Any, func: Any, args: Any, kwargs: Any, slow: Any) -> Any:
+    """FakeTensorMode's answer to an operator of torch's, found without torch._dynamo's settings, which say nothing about
+    those; `slow` where an argument needs more (symbols, known values, real tensors), or where it raises."""
+    if mode.in_kernel_invocation or not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
+        return slow
+    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+    tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
+    if not all(is_plain_fake(one, mode) for one in tensors) or not (tensors or _makes_tensors(func)):
+        return slow
+    if any(isinstance(one, (torch.SymInt, torch.SymFloat, torch.SymBool)) for one in leaves):
+        return slow
+    way, answer = _way(func)
+    if way == "slow":
+        return slow
+    try:
+        if way == "decomposition":
+            with mode:
+                return answer(*args, **kwargs)
+        if way == "rule":
+            found = answer(mode, func, *args, **kwargs)
+            if found is not NotImplemented:
+                return found
+            if not _has_meta_kernel(func):
+                return slow
+        with KernelInvocation(mode):
+            found = func(*args, **kwargs)
+        return mode.wrap_meta_outputs_with_default_device_logic(
+            found, func, leaves, device=kwargs.get("device")
+        )
+    except Exception:
+        return slow  # FakeTensorMode raises what it raises
+
+
+def _makes_tensors(func: Any) -> bool:
+    from torch._subclasses import fake_impls, fake_tensor
+
+    return fake_impls._is_tensor_constructor(func) and not fake_tensor.should_allow_numbers_as_tensors(func)
+
+
+def _has_meta_kernel(func: Any) -> bool:
+    return torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta")
+
+
+@functools.lru_cache(maxsize=4096)
+def _way(func: Any) -> tuple[str, Any]:
+    """What FakeTensorMode asks about an operator whose arguments' sizes are numbers: the first of torch's
+    decomposition, the mode's own rule, the meta kernel."""
+    from torch._decomp import decomposition_table, meta_table
+    from torch._subclasses import fake_impls, fake_tensor
+
+    mode = fake_tensor.FakeTensorMode
+    if func in mode.lift_fns:
+        return "slow", None
+    supported = torch.Tag.view_copy in func.tags or func in mode._cpp_meta_supports_symint
+    if func not in meta_table and not supported:
+        if func in decomposition_table and fake_tensor.torch_decomp_decompositions(func):
+            return "decomposition", decomposition_table[func]
+        if func.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
+            return "decomposition", func.decompose
+    if torch._library.simple_registry.singleton.find(func.name()).fake_impl.kernel:
+        return "slow", None
+    rules = [rule for holds, rule in fake_impls.op_implementations_checks if holds(func)]
+    if len(rules) == 1:
+        return "rule", rules[0]
+    return ("meta", None) if not rules and _has_meta_kernel(func) else ("slow", None)
+
+
+class KernelInvocation:
+    """Inside, operators on a mode's fakes run torch's meta kernels and return plain meta tensors."""
+
+    __slots__ = ("_dispatch", "_keys", "_mode")
+
+    def __init__(self, mode: Any) -> None:
+        self._mode = mode
+        self._dispatch, self._keys = torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard()
+
+    def __enter__(self) -> None:
+        self._dispatch.__enter__()
+        self._mode.in_kernel_invocation = True
+        self._keys.__enter__()
+        torch._C._set_meta_in_tls_dispatch_include(True)
+
+    def __exit__(self, *error: object) -> None:
+        self._mode.in_kernel_invocation = False
+        self._keys.__exit__(*error)
+        self._dispatch.__exit__(*error)

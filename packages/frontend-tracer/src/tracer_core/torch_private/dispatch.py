@@ -1,0 +1,81 @@
+"""The dispatcher: who sees an operator, by which operators it is defined, and the transforms of torch.func."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from tracer_core.torch_private.functional_tensors import functionalization_off
+
+
+def python_dispatcher() -> Any:
+    """Inside, operators use their Python kernels where torch registered some (batch_norm's running
+    statistics become visible writes; upsampling keeps symbolic sizes)."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    return enable_python_dispatcher()
+
+
+def no_python_dispatch() -> Any:
+    """Inside, no dispatch mode sees an operator."""
+    return torch._C._DisableTorchDispatch()
+
+
+@contextlib.contextmanager
+def outside_modes() -> Iterator[None]:
+    """Inside, operators run for real: neither dispatch modes nor functionalisation see them."""
+    with no_python_dispatch(), functionalization_off():
+        yield
+
+
+def dispatch_keys(tensor: torch.Tensor) -> int:
+    """The dispatch key set of a tensor, as a number."""
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
+def is_composite(op: Any) -> bool:
+    """Whether torch defines an operator by other operators alone (CompositeImplicitAutograd, and no kernel of its
+    own). Operators of TorchScript alone (``aten::size``) are not known to the dispatcher and are not."""
+    name = op.name()
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    composite = torch._C._dispatch_has_kernel(name) and has(name, "CompositeImplicitAutograd")
+    return bool(composite and not has(name, "CPU"))
+
+
+@functools.cache
+def core_aten_table() -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions to the core ATen operators (made once: it takes 50 ms; not to be changed)."""
+    from torch._decomp import core_aten_decompositions
+
+    missing = [torch.ops.aten._native_batch_norm_legit_functional, torch.ops.aten.var_mean]
+    return dict(core_aten_decompositions()) | decompositions(missing)
+
+
+def decompositions(ops: Any) -> dict[Any, Callable[..., Any]]:
+    """torch's decompositions of these operators (OpOverloads or packets)."""
+    from torch._decomp import get_decompositions
+
+    return dict(get_decompositions(ops))
+
+
+def transforms_active() -> bool:
+    """Whether a transform of torch.func is running."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def outside_transforms() -> Any:
+    """Inside, no transform of torch.func is running."""
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    return temporarily_clear_interpreter_stack()
+
+
+def inside_transforms(value: torch.Tensor) -> torch.Tensor:
+    """The tensor inside the wrappers of torch.func's transforms, with the dimensions that vmap hides."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    return value

@@ -1,0 +1,194 @@
+"""FakeTensor: making fakes, asking what they are, and the exceptions by which they refuse.
+
+In: meta tensors or real ones. Out: fakes of a mode. No operator runs here that a mode would record.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+import torch
+
+from tracer_core.torch_private.dispatch import no_python_dispatch, transforms_active
+from tracer_core.torch_private.symbols import input_source
+
+#: Releases whose FakeTensorMode has exactly the attributes that `_set_up` gives it.
+LIGHT_FAKE_MODE = ("2.11.", "2.13.")
+
+
+@functools.cache
+def fake_class() -> Any:
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return FakeTensor
+
+
+def fake_tensor_mode(shape_env: Any = None) -> Any:
+    """A new FakeTensorMode that refuses real tensors."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False)
+
+
+def is_fake(value: Any) -> bool:
+    """Whether `value` is a FakeTensor."""
+    if isinstance(value, fake_class()):
+        return True
+    return type(value) is torch.Tensor and transforms_active() and _wraps_fake(value)
+
+
+def _wraps_fake(value: torch.Tensor) -> bool:
+    """Whether a tensor is a fake inside wrappers of torch.func."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+        if type(value) is not torch.Tensor:
+            return is_fake(value)
+    return False
+
+
+def is_plain_fake(value: Any, mode: Any) -> bool:
+    """Whether `value` is a fake of `mode` with sizes that are numbers and values that nobody knows."""
+    return (
+        type(value) is fake_class()
+        and value.fake_mode is mode
+        and value.constant is None
+        and value.layout is torch.strided
+        and not value._has_symbolic_sizes_strides
+    )
+
+
+def fake_mode_of(value: Any) -> Any:
+    """The FakeTensorMode that a FakeTensor belongs to."""
+    return value.fake_mode
+
+
+def device_of_fake(value: Any) -> torch.device:
+    """The device that a fake stands on."""
+    found: torch.device = value.fake_device  # a property that returns `_fake_device` since torch 2.12
+    return found
+
+
+def fake_like(
+    value: Any, dtype: torch.dtype | None = None, device: torch.device | None = None, strides: Any = None
+) -> Any:
+    """A new fake with the sizes, strides, dtype and device (or others) of one; no recording mode sees it."""
+    mode = value.fake_mode
+    wanted = value.stride() if strides is None else strides
+    with no_python_dispatch(), torch.no_grad():
+        meta = torch.empty_strided(value.shape, wanted, dtype=dtype or value.dtype, device="meta")
+    return fake_class()(mode, meta, device or value.device)
+
+
+def new_fake_like_real(mode: Any, real: torch.Tensor) -> Any:
+    """A new fake with the sizes, strides, dtype and device of a real tensor; no mode sees it."""
+    with no_python_dispatch(), torch.no_grad():
+        meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
+    return fake_class()(mode, meta, real.device)
+
+
+def wrap_meta(mode: Any, meta: torch.Tensor, device: torch.device) -> Any:
+    """A fake on `device` round a meta tensor (FakeTensor's constructor; for the releases in `LIGHT_FAKE_MODE` without
+    its checks of arguments)."""
+    if not torch.__version__.startswith(LIGHT_FAKE_MODE):
+        return fake_class()(mode, meta, device)
+    fake = torch.Tensor._make_subclass(  # type: ignore[attr-defined]
+        fake_class(), meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
+    )
+    torch._C._set_throw_on_mutable_data_ptr(fake)
+    fake.__dict__.update(_FAKE_ATTRIBUTES, fake_mode=mode)
+    fake.__dict__[_DEVICE] = device
+    return fake
+
+
+#: Where a fake keeps its device: `fake_device` became a property in torch 2.12.
+_DEVICE = "fake_device" if torch.__version__.startswith("2.11.") else "_fake_device"
+
+_MEMOS = ("nonzero_memo", "item_memo", "unique_memo", "unique_consecutive_memo", "nested_int_memo")
+
+_FAKE_ATTRIBUTES: dict[str, Any] = {
+    **dict.fromkeys(("constant", "pytype", "dispatch_keys", "real_tensor")),
+    **dict.fromkeys(f"_{memo}{part}" for memo in _MEMOS for part in ("", "_vc", "_epoch")),
+}
+
+
+def to_fake(mode: Any, tensor: torch.Tensor) -> Any:
+    """The fake twin of a real tensor, with static sizes; one twin a tensor and mode."""
+    # Without a source torch makes one, from torch._dynamo.
+    return mode.from_tensor(tensor, static_shapes=True, source=input_source("input"))
+
+
+def plain_fake(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any:
+    """The fake twin of a real tensor, or None where only FakeTensorMode's own way will do.
+
+    Made directly: torch's way describes the tensor first, for which it imports torch._inductor. storages:
+    real storage -> its meta twin, so that inputs that share memory have fakes that do.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if (
+        type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+        or tensor.layout is not torch.strided
+        or not (tensor.is_leaf or not tensor.requires_grad)
+        or tensor.is_inference()
+        or tensor.is_conj()
+        or tensor.is_neg()
+        or tensor.device.type == "meta"
+        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    ):
+        return None
+    storage = tensor.untyped_storage()
+    twin = storages.get(storage._cdata)
+    if twin is None:
+        twin = storages[storage._cdata] = torch.UntypedStorage(storage.nbytes(), device="meta")
+    with torch.no_grad():
+        meta = torch.empty(0, dtype=tensor.dtype, device="meta")
+        meta.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
+    meta.requires_grad_(tensor.requires_grad)
+    if torch.__version__.startswith(LIGHT_FAKE_MODE) and tensor.device.type == "cpu":
+        return wrap_meta(mode, meta, tensor.device)
+    return FakeTensor(mode, meta, tensor.device)
+
+
+def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
+    """The fake twin of a real tensor whose marked dimensions become symbols of the mode's ShapeEnv."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+
+    context: Any = StatelessSymbolicContext(
+        dynamic_sizes=[DimDynamic.DYNAMIC if dim else DimDynamic.STATIC for dim in symbolic],
+        constraint_sizes=[None] * len(symbolic),
+    )
+    return mode.from_tensor(tensor, symbolic_context=context, source=input_source(name))
+
+
+def fake_failures() -> tuple[type[Exception], ...]:
+    """The exceptions by which FakeTensor says that a shape depends on data or an op has no meta form."""
+    from torch._subclasses import fake_tensor
+
+    return (
+        fake_tensor.DataDependentOutputException,
+        fake_tensor.DynamicOutputShapeException,
+        fake_tensor.UnsupportedOperatorException,
+    )
+
+
+def data_dependent_failures() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
+    """(value needed, shape needed): the exceptions by which a fake tensor refuses to give data."""
+    from torch._subclasses import fake_tensor
+
+    shapes = sys.modules.get("torch.fx.experimental.symbolic_shapes")  # what is not imported has raised nothing
+    unknown = () if shapes is None else (shapes.GuardOnDataDependentSymNode,)
+    return (
+        (fake_tensor.DataDependentOutputException, *unknown),
+        (fake_tensor.DynamicOutputShapeException,),
+    )
+
+
+def leave_modes(fake_mode: Any, functions: int) -> None:
+    """Leaves a FakeTensorMode that is still entered, and torch-function modes above the first `functions`."""
+    key = torch._C._TorchDispatchModeKey.FAKE
+    while fake_mode.enter_stack and torch._C._get_dispatch_mode(key) is fake_mode:
+        fake_mode.__exit__(None, None, None)
+    while torch._C._len_torch_function_stack() > functions:
+        torch._C._pop_torch_function_stack()

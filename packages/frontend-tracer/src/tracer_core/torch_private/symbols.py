@@ -1,0 +1,134 @@
+"""Symbolic numbers: making them, their ranges, conditions on them, and their text."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import Any
+
+import torch
+
+
+@functools.cache
+def _input_source_class() -> Any:
+    from torch._guards import GuardSource, Source
+
+    class InputSource(Source):  # type: ignore[misc]
+        def __init__(self, name: str) -> None:
+            self.__dict__["_text"] = name
+
+        @property
+        def _name_template(self) -> str:
+            return str(self.__dict__["_text"])
+
+        @property
+        def guard_source(self) -> Any:
+            return GuardSource.LOCAL
+
+        def is_ephemeral(self) -> bool:
+            return False
+
+        def __hash__(self) -> int:
+            return hash(self._name_template)
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, InputSource) and other._name_template == self._name_template
+
+    # A method in torch 2.11, a property since.
+    name = (lambda self: self._text) if inspect.isfunction(getattr(Source, "name", None)) else property(
+        lambda self: self._text)  # fmt: skip
+    InputSource.name = name  # type: ignore[assignment]
+    return InputSource
+
+
+def input_source(name: str) -> Any:
+    """Where a tensor comes from, in torch's own terms; only its name is ever used."""
+    return _input_source_class()(name)
+
+
+def new_number(env: Any, value: int | float, name: str) -> Any:
+    """A SymInt or SymFloat for a number of the program; `value` is what it is now."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = input_source(name)
+    symbol = env.create_unspecified_symbol(value, source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    make = env.create_symintnode if isinstance(value, int) else env.create_symfloatnode
+    return make(symbol, hint=value, source=source)
+
+
+def sym_sqrt(value: Any) -> Any:
+    """Square root of a symbolic number."""
+    return torch.sym_sqrt(value)  # type: ignore[attr-defined]
+
+
+def holds(condition: Any) -> bool:
+    """Whether a comparison of sizes is true, of which a guard is made; False where that depends on data."""
+    if not isinstance(condition, torch.SymBool):
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return bool(guard_or_false(condition))
+
+
+def symbol_range(value: torch.SymInt) -> tuple[int, int | None]:
+    """The inclusive range that the ShapeEnv knows for a SymInt (None: no upper bound; a number of the program
+    that is no size has -2**63 as its lower one)."""
+    import sympy
+
+    bounds = value.node.shape_env.bound_sympy(value.node.expr)
+    finite = [
+        isinstance(b, (int, sympy.Integer)) and abs(int(b)) < 2**62 for b in (bounds.lower, bounds.upper)
+    ]
+    return int(bounds.lower) if finite[0] else -(2**63), int(bounds.upper) if finite[1] else None
+
+
+#: What a size that depends on data is taken for where only speed hangs on it.
+_GUESS = 1024
+
+
+def hint_or_guess(value: torch.SymInt | torch.SymFloat) -> Any:
+    """The value that a symbolic number had in the captured call; a guess within its range where it depends on data."""
+    if value.node.hint is not None:
+        return value.node.hint
+    lower, upper = symbol_range(value)  # type: ignore[arg-type]
+    return max(lower, min(_GUESS, _GUESS if upper is None else upper))
+
+
+def narrow(size: torch.SymInt, lowest: int, highest: int | None) -> None:
+    """Says of a symbol that it is in a range."""
+    from torch.fx.experimental.symbolic_shapes import constrain_range
+
+    constrain_range(size, min=lowest, max=highest)
+
+
+def implied(expr: Any, symbol: Any, lowest: int, highest: int | None) -> bool:
+    """Whether a condition on one symbol holds for every value of a range."""
+    from torch.utils._sympy.numbers import int_oo
+    from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
+
+    return bool(
+        bound_sympy(expr, {symbol: ValueRanges(lowest, int_oo if highest is None else highest)}).lower
+    )
+
+
+def finite_bounds(bounds: Any) -> tuple[int, int | None]:
+    """(lower, upper) of a ValueRanges, None for no upper bound."""
+    try:
+        upper = int(bounds.upper)
+    except (TypeError, ValueError, OverflowError, AttributeError):  # AttributeError: int(sympy.oo)
+        return int(bounds.lower), None
+    return int(bounds.lower), upper if upper < 2**62 else None
+
+
+def python_text(expr: Any, names: dict[Any, str]) -> str:
+    """A sympy expression over sizes as Python text; names: symbol -> text."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    class Printer(PythonPrinter):  # type: ignore[misc]
+        def _print_Symbol(self, symbol: Any) -> str:
+            return names[symbol]
+
+        def _print_Float(self, number: Any) -> str:
+            return repr(float(number))  # sympy's own text has 15 digits
+
+    return str(Printer().doprint(expr))
