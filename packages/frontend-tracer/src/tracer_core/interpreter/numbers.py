@@ -65,7 +65,7 @@ class Numbers(Machine):
         symbol = torch_private.new_number(env, value, name)
         self.provenance.guard(GuardKind.TYPE, source, type(value))
         self._numbers[id(symbol)] = symbol, value, source
-        self.recorder.numbers[symbol.node.expr] = source, value, symbol
+        self.recorder.sizes.numbers[symbol.node.expr] = source, value, symbol
         return symbol
 
     def concrete(self, value: Any) -> Any:
@@ -167,7 +167,7 @@ class Numbers(Machine):
         symbols = sorted(expr.free_symbols, key=str)
         texts: list[str | Source] = []
         for symbol in symbols:
-            number = self.recorder.numbers.get(symbol)
+            number = self.recorder.sizes.numbers.get(symbol)
             source = self._size_source(symbol) if number is None else number[0]
             if source is None:
                 return None

@@ -278,7 +278,7 @@ class _Generator:
             origin = self.tracer.origin(value)
             if origin is not None:
                 return self.variant.use(origin[1])
-            node = recorder.symbol(value.node.expr)
+            node = recorder.sizes.node(value.node.expr)
             if not isinstance(node, torch.fx.Node):
                 return repr(node)
         inside = recorder.left_inside(value)
@@ -394,7 +394,7 @@ class _Generator:
             return None, None
         graph = recorder.graph
         if self.config.backend.ir != "torch":
-            recorder.take_strides(self.tracer.provenance.sources)
+            recorder.sizes.take_strides(self.tracer.provenance.sources)
         graph.output(tuple(self.outputs))
         for node in reversed(list(graph.nodes)):
             if not node.users and node.op == "call_function" and node.target in _UNUSED_GONE:
@@ -451,7 +451,7 @@ class _Generator:
         broken = broken_promise(tracer.fakes.shape_env, tracer.fakes.promises)
         if broken is not None:
             raise broken
-        numbers = {symbol: variant.use(source) for symbol, (source, _, _) in tracer.recorder.numbers.items()}
+        numbers = {symbol: variant.use(source) for symbol, (source, _, _) in tracer.recorder.sizes.numbers.items()}
         for check in size_conditions(tracer.fakes.shape_env, inputs, numbers, torch_private.python_text):
             variant.check_late(check)
         self._alias_guards()
