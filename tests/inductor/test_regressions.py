@@ -103,3 +103,57 @@ def test_the_mean_of_nothing_beside_its_variance(correction):
     for x in (torch.ones(3, 0), torch.ones(0, 3), torch.arange(10.0).reshape(2, 5)):
         for actual, expected in zip(fast(x), run(x), strict=True):
             torch.testing.assert_close(actual, expected, equal_nan=True)
+
+
+def _copied_twice(x):
+    y = x * 2
+    return y, y.t().contiguous(), y.t().contiguous(), y[::2].clone(), y[::2].clone()
+
+
+def test_equal_copies_that_are_returned_are_tensors_of_their_own():
+    x = torch.randn(64, 5)
+    found = tracer_core.compile(_copied_twice, backend="inductor", fullgraph=True)(x)
+    for one, expected in zip(found, _copied_twice(x), strict=True):
+        assert torch.equal(one, expected) and one.stride() == expected.stride()
+    assert len({one.untyped_storage().data_ptr() for one in found}) == 5
+    found[1].zero_()
+    assert torch.equal(found[2], (x * 2).t())
+
+
+@pytest.mark.parametrize("scatter", ["diagonal", "select", "slice"])
+def test_a_scatter_into_rows_with_gaps_after_other_writes(scatter):
+    def run(x):
+        x[5].add_(1)
+        part = {"diagonal": x.diagonal(), "select": x[2], "slice": x[1:4]}[scatter]
+        part.lerp_(torch.flip(part, [0]), 0.5)
+        return x * 2
+
+    wide = torch.randn(6, 12)
+    ours = wide.clone()
+    expected, found = run(wide[:, :6]), tracer_core.compile(run, backend="inductor")(ours[:, :6])
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(ours, wide)
+
+
+def test_numbers_are_turned_round_and_say_where_to_read():
+    def run(x, values, place):
+        return x.flip(0), x.add(x.flip(0)), values.gather(0, place), values.gather(-1, place) * 2
+
+    given = torch.tensor(3.0), torch.arange(5.0), torch.tensor(2)
+    found = tracer_core.compile(run, backend="inductor", fullgraph=True)(*given)
+    for one, expected in zip(found, run(*given), strict=True):
+        assert one.shape == expected.shape and torch.equal(one, expected)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_the_extreme_of_nothing_raises_as_in_eager(backend, name):
+    def run(x):
+        y = x * 2
+        return getattr(y, name)(-1)
+
+    fast = tracer_core.compile(run, backend=backend)
+    assert torch.equal(fast(torch.ones(3, 2)).values, torch.full((3,), 2.0))
+    with pytest.raises(IndexError, match="non-zero size"):
+        fast(torch.ones(3, 0))
+    assert fast(torch.ones(0, 2)).values.shape == (0,)

@@ -23,6 +23,13 @@ def _running_extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | Non
     return "a number has one dimension to run along" if wrong else None
 
 
+def _extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    value, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim")
+    if type(dim) is not int or not -value.dim() <= dim < value.dim():
+        return None
+    return "nothing has no largest and no smallest element" if _is_zero(value.shape[dim]) else None
+
+
 def _index_reduce(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     if (
         len(args) < 4
@@ -124,6 +131,8 @@ def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 _CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
     "cummax": _running_extreme,
     "cummin": _running_extreme,
+    "max": _extreme,
+    "min": _extreme,
     **dict.fromkeys(("pow", "pow_", "__pow__", "__ipow__", "__rpow__", "ipow"), _power),
     "avg_pool2d": _average,
     "avg_pool3d": _average,

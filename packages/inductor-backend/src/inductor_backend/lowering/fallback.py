@@ -13,14 +13,20 @@ import torch
 
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.image_layout import FOLLOWERS
-from inductor_backend.lowering.registry import Lowering, last_strides
+from inductor_backend.lowering.registry import Lowering, aten, last_strides
+
+#: Operators whose result keeps the gaps between the rows of their first operand; all others lay theirs out densely.
+_KEEP_GAPS = frozenset(
+    {aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default}
+)
 
 
 def argument(ctx: Lowering, value: Any, node: Any) -> Any:
     """Tensors as strided views with eager's strides; everything else as it is."""
     if isinstance(value, Ref):
         wanted = ctx.sizes.exprs(node.meta["val"].stride()) if isinstance(node, torch.fx.Node) else None
-        return ctx.strided(value, wanted)
+        gaps = ctx.node.target in _KEEP_GAPS and node is ctx.node.args[0] and 0 not in (wanted or ())
+        return ctx.strided(value, wanted, exactly=gaps)
     if isinstance(value, (list, tuple)):
         nodes = node if isinstance(node, (list, tuple)) else [None] * len(value)
         return [argument(ctx, item, inner) for item, inner in zip(value, nodes, strict=True)]

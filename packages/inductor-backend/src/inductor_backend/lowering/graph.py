@@ -376,7 +376,10 @@ class GraphLowering:
         for dim, stride in enumerate(strides):
             if isinstance(stride, int) and stride == 0 and sizes[dim] != 1:
                 value = value.select(dim, 0).unsqueeze(dim)
-        name = self.ctx.copy(value, strides, "output", exactly=True).buffer.name
+        made = self.ctx.copy(value, strides, "output", exactly=True)
+        if any(made.buffer.name == (o.buffer if isinstance(o, Strided) else o) for o in self.program.outputs):
+            made = self.ctx.pointwise(value.at, value.sizes, value.dtype, strides, "output", exactly=True)
+        name = made.buffer.name
         return name if value.sizes == sizes else Strided(name, Layout(sizes, strides))
 
 

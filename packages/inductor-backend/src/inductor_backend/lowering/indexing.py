@@ -66,13 +66,12 @@ def index_select(ctx: Lowering, x: Ref, dim: int, indices: Ref) -> Ref:
 
 @lower(aten.gather.default)
 def gather(ctx: Lowering, x: Ref, dim: int, indices: Ref, **unused: Any) -> Ref:
-    single = not x.sizes
-    x = x.unsqueeze(0) if single else x
+    x = x if x.sizes else x.unsqueeze(0)
     dim = dim % len(x.sizes)
 
     def body(at: Sequence[Index]) -> Value:
-        position = [Index()] if single else list(at)
-        position[dim] = indirect(indices.at(at), x.sizes[dim], wrap=False)
+        place = indirect(indices.at(at), x.sizes[dim], wrap=False)
+        position = [place] if len(x.sizes) == 1 else [*at[:dim], place, *at[dim + 1 :]]
         return checked(x.at(position), position)
 
     return ctx.pointwise(body)

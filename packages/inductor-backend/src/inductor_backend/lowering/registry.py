@@ -256,13 +256,13 @@ class Lowering:
             self.copies[key] = self.pointwise(ref.at, ref.sizes, ref.dtype, strides, label, exactly)
         return self.copies[key]
 
-    def strided(self, ref: Ref, strides: Sequence[Expr] | None = None) -> Strided:
+    def strided(self, ref: Ref, strides: Sequence[Expr] | None = None, exactly: bool = False) -> Strided:
         """The view as an argument of an operator; copied first where no strides describe it, or where
         they are not the ones asked for. Those of dimensions of one element are the ones asked for, too: some
-        operators choose the layout of their result by them."""
+        operators choose the layout of their result by them. exactly: a copy keeps gaps between rows, too."""
         layout = ref.strided()
         if layout is None or (strides is not None and not same_strides(layout, strides)):
-            ref = self.copy(ref, strides)
+            ref = self.copy(ref, strides, exactly=exactly)
             layout = ref.buffer.layout
         if strides is not None and same_strides(layout, strides):
             layout = Layout(layout.sizes, tuple(strides), layout.offset)

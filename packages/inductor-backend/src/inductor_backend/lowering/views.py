@@ -234,7 +234,7 @@ def _memory_order(ctx: Lowering, value: torch.Tensor) -> list[int] | None:
 
 @lower(aten.flip.default)
 def flip(ctx: Lowering, x: Ref, dims: Sequence[int]) -> Ref:
-    return x.flip([dim % len(x.sizes) for dim in dims])
+    return x.flip([dim % len(x.sizes) for dim in dims]) if x.sizes else x
 
 
 @lower(aten.roll.default)
