@@ -3,11 +3,13 @@
 In: a node of an ATen graph, and how the engine runs a graph. Out: None, or the reason against it. The translation of
 some operators is wrong for some arguments (training-mode batch norm in onnxscript 0.7.2, for one), so a graph of this
 one node is run once on seeded data of the captured sizes and compared with the operator itself. What always
-holds: nodes that look alike (operator, dtypes, ranks, other arguments) are asked about once.
+holds: nodes that look alike (operator, dtypes, other arguments, and what of their sizes an engine may choose by, see
+`_Sees`) are asked about once.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -101,22 +103,84 @@ def _items_read(node: torch.fx.Node) -> list[int]:
 
 
 def _signature(node: torch.fx.Node) -> Any:
-    """Equal for nodes that an engine treats alike: operator, dtypes, ranks, other arguments."""
+    """Equal for nodes that an engine treats alike: operator, dtypes, `_kinds` of sizes, other arguments."""
+    target: Any = node.target
+    kinds = _kinds(node, _sees(target))
 
     def part(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
-            value = value.meta["val"]
-            return (
-                (value.dtype, value.dim(), 0 in value.shape)
-                if isinstance(value, torch.Tensor)
-                else type(value)
-            )
+            made = value.meta["val"]
+            return (made.dtype, kinds[value]) if isinstance(made, torch.Tensor) else type(made)
         if isinstance(value, (tuple, list)):
-            return tuple(part(item) for item in value)
+            parts = [part(item) for item in value]
+            return _shortened(parts) if all(isinstance(item, torch.fx.Node) for item in value) else tuple(parts)
         return (type(value), value)
 
     kwargs = tuple((key, part(value)) for key, value in sorted(node.kwargs.items()))
-    return node.target, tuple(part(arg) for arg in node.args), kwargs, tuple(_items_read(node))
+    return target, tuple(part(arg) for arg in node.args), kwargs, tuple(_items_read(node))
+
+
+class _Sees(enum.Enum):
+    """What of its operands' sizes an engine may choose a form of an operator by."""
+
+    BROADCAST = "which are 0, 1, and equal to one another"
+    TILES = "and what they can be divided by, and whether they are long"
+    WINDOWS = "and, from the third dimension on, how large they are"
+
+
+#: Operators with windows over images, by the beginnings of their names: the very sizes say how they meet edges.
+WINDOWS = (
+    "adaptive_", "_adaptive_", "affine_grid", "avg_pool", "col2im", "convolution", "fractional_max_pool", "grid_sampler",
+    "im2col", "max_pool", "reflection_pad", "replication_pad", "upsample_", "_upsample_",
+)  # fmt: skip
+
+#: Operators that are neither pointwise nor views, but in which no size is a part of a sum.
+MOVES = ("_native_batch_norm", "cat", "clone", "embedding", "flip", "gather", "index", "roll", "scatter", "stack")
+
+#: Above it a dimension is long.
+LONG = 512
+
+#: Tensors of a list that are many.
+MANY = 4
+
+
+def _sees(target: Any) -> _Sees:
+    name = target.overloadpacket.__name__ if hasattr(target, "overloadpacket") else ""
+    if name.startswith(WINDOWS):
+        return _Sees.WINDOWS
+    views = any(result.alias_info is not None for result in target._schema.returns)
+    moves = views or torch.Tag.pointwise in target.tags or name.startswith(MOVES)
+    return _Sees.BROADCAST if moves else _Sees.TILES
+
+
+def _kinds(node: torch.fx.Node, sees: _Sees) -> dict[torch.fx.Node, tuple[Any, ...]]:
+    """Of each tensor that a node reads, what can matter of each size: which size before it is the same, if one is, whether
+    it is symbolic, and what `sees` says."""
+    places: dict[Any, int] = {}
+
+    def kind(size: Any, axis: int) -> Any:
+        number = hint(size)
+        symbolic = isinstance(size, torch.SymInt)
+        place = places.setdefault(size.node.expr if symbolic else number, len(places))
+        if number < 2:
+            return number
+        if sees is _Sees.BROADCAST:
+            return place, symbolic
+        if sees is _Sees.WINDOWS and axis > 1:
+            return place, symbolic, number
+        return place, symbolic, math.gcd(number, 32), number > LONG
+
+    values = {source: source.meta["val"] for source in node.all_input_nodes}
+    return {
+        source: tuple(kind(size, axis) for axis, size in enumerate(value.shape))
+        for source, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _shortened(parts: list[Any]) -> tuple[Any, ...]:
+    """Of many parts that are the same in turn, `MANY`: a list of 24 tensors is no other to an engine than one of 23."""
+    return tuple(part for index, part in enumerate(parts) if parts[max(index - MANY, 0) : index] != [part] * MANY)
 
 
 def _alone(node: torch.fx.Node) -> torch.fx.Graph:
