@@ -21,8 +21,9 @@ from tracer_core import torch_private
 from tracer_core.aten.at_data_sizes import Cut, has_data_sizes
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.joint import calls_autograd
-from tracer_core.aten.lower import Lowered, Request, lower, role_of
+from tracer_core.aten.lower import lower
 from tracer_core.aten.outputs import OutputPlan, output_requires_grad
+from tracer_core.aten.request import Lowered, Request, role_of
 from tracer_core.aten.static import PerSize, has_symbols
 from tracer_core.aten.support import backend_runner
 from tracer_core.auto.plan import Plan

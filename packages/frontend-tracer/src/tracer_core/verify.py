@@ -18,7 +18,7 @@ from tracer_core.aten.record import SAME_VALUE
 from tracer_core.errors import VerifyError
 
 if TYPE_CHECKING:
-    from tracer_core.aten.lower import Lowered
+    from tracer_core.aten.request import Lowered
 
 aten = torch.ops.aten
 

@@ -23,9 +23,10 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
-from tracer_core.aten.lower import Ending, Lowering, Request
+from tracer_core.aten.lower import Ending, Lowering
 from tracer_core.aten.outputs import Layout, OutputPlan, restride
 from tracer_core.aten.record import memory_order
+from tracer_core.aten.request import Request
 from tracer_core.plugin_api import InputSpec
 
 #: Operators that run autograd inside a graph: what they differentiated is gone afterwards, as in eager.

@@ -23,7 +23,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aten.frozen import compile_with_constants
-from tracer_core.aten.lower import Lowered, Request, output_specs
+from tracer_core.aten.request import Lowered, Request, output_specs
 from tracer_core.aten.sizes import free_symbols, size_origins
 from tracer_core.plugin_api import Backend, InputSpec, Role, Runner, resolve
 from tracer_core.result_check import checked

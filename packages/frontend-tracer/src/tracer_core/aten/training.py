@@ -25,10 +25,10 @@ from tracer_core.aten.capture_values import captured_values
 from tracer_core.aten.double_backward import Differentiated
 from tracer_core.aten.in_parts import Backward, Replicas, Step, uncast
 from tracer_core.aten.joint import FREED, Joint, JointLowering
-from tracer_core.aten.lower import Lowered, Request, output_specs
 from tracer_core.aten.outputs import OutputPlan
 from tracer_core.aten.partition import Partitioner, Split
 from tracer_core.aten.record import memory_order
+from tracer_core.aten.request import Lowered, Request, output_specs
 from tracer_core.aten.sizes import SYM_TYPES, size_origins, size_reader
 from tracer_core.captured import CapturedGraph
 from tracer_core.errors import BackendError
