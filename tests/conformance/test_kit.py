@@ -23,7 +23,7 @@ from tracer_core.testing.conformance import (
     markdown,
     table,
 )
-from tracer_core.testing.conformance.__main__ import Known
+from tracer_core.testing.conformance.__main__ import Known, main
 from tracer_core.testing.conformance.row import Row
 
 FEW = dict(cases=[case for case in CASES if case.name in ("add", "in place", "transposed input")], dtypes=(torch.float32,))
@@ -223,6 +223,35 @@ def test_the_command(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "one size changes from call to call" in done.stdout
     assert json.loads(data.read_text())["backend"] == "eager" and "# Conformance of `eager`" in page.read_text()
+
+
+def test_one_row_again_with_its_traceback(tmp_path, monkeypatch, capsys):
+    (tmp_path / "raising.py").write_text(
+        "from tracer_core.plugin_api import Backend\n"
+        "def my_engine(inputs):\n"
+        "    raise RuntimeError('no such kernel')\n"
+        "BACKEND = Backend(name='raising', compile=lambda graph, spec: my_engine)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ["--backend", "raising:BACKEND", "--quiet", "--dtypes", "int64", "--only"]
+    assert main([*command, "Whole Division int64 (3, 5)"]) == 1
+    out = capsys.readouterr().out
+    assert "1 error" in out and "no such kernel" in out and "in my_engine" in out
+    assert main([*command, "no such case"]) == 2 and "'no such case'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("no_such", "no backend named 'no_such'"),
+        ("no_such_module:BACKEND", "No module named 'no_such_module'"),
+        ("math:pi", "--backend math:pi: it is 3.14"),
+    ],
+)
+def test_a_backend_that_is_not_there(name, told, capsys):
+    assert main(["--backend", name]) == 2
+    out, err = capsys.readouterr()
+    assert not out and told in err and "Traceback" not in err
 
 
 def test_the_pytest_plugin(tmp_path):

@@ -21,15 +21,16 @@ def test_the_page(environment, tmp_path):  # noqa: F811
             (project / name).write_text(text)
         else:
             programs.append(text)
-    assert len(programs) == 1 and (project / "pyproject.toml").exists()
+    assert len(programs) == 2 and (project / "pyproject.toml").exists()
     environment.install(project)
     for program in programs:
         assert environment.run(program + "\nresult = 'done'\n") == "done"
-    done = subprocess.run(
-        [environment.python, "-m", "tracer_core.testing.conformance", "--backend", "addcmul", "--sample", "30", "--quiet"],
-        capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    for backend in ("addcmul", "addcmul_backend.numpy_engine:BACKEND"):
+        done = subprocess.run(
+            [environment.python, "-m", "tracer_core.testing.conformance", "--backend", backend, "--sample", "30", "--quiet"],
+            capture_output=True, text=True, timeout=280,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_block_is_executed():

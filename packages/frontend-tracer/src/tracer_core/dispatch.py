@@ -210,7 +210,7 @@ def _compile_lowered(captured: CapturedGraph, config: CompileConfig, lowered: Lo
     # The program's own operators give what eager gives, also where fakes of this torch say something else.
     own = lowered.ir == "torch" and config.backend.compile is compile_eager
     spec = as_returned(lowered.spec, runner)
-    result = lowered.finish(runner if own else versions_counted(checked(runner, spec), spec))
+    result = lowered.finish(runner if own else versions_counted(checked(runner, spec, functional=lowered.ir != "torch"), spec))
     if spec is not lowered.spec:
         result.channels_last = runner.channels_last  # type: ignore[attr-defined]
     if lowered.ir != "torch" and not refused:

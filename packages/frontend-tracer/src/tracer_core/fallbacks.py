@@ -6,6 +6,8 @@ runner with the reason, records it as a stage, and logs the first of a kind.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tracer_core.logs import logger
@@ -35,6 +37,29 @@ def marked(runner: Runner, fallback: Fallback | None) -> Runner:
     if fallback is not None:
         runner.tracer_fallback = fallback  # type: ignore[attr-defined]
     return runner
+
+
+_listeners: list[Callable[[str], None]] = []
+
+
+def graph_raised(function: str, backend: str, error: BaseException) -> None:
+    """Says that a graph raised what the program that ran in its place did not raise. function: its name."""
+    text = (f"a graph of {function} raised {error!r}, which the program that ran in its place did not: unless the program "
+            f"catches it, backend {backend!r} is at fault (backend='eager' shows)")  # fmt: skip
+    logger().warning("%s", text)
+    for listener in tuple(_listeners):
+        listener(text)
+
+
+@contextlib.contextmanager
+def failures() -> Iterator[list[str]]:
+    """What `graph_raised` says inside the block, for tests of backends."""
+    found: list[str] = []
+    _listeners.append(found.append)
+    try:
+        yield found
+    finally:
+        _listeners.remove(found.append)
 
 
 _said: set[tuple[str, str, str]] = set()

@@ -77,7 +77,8 @@ __all__ = [
     "wants_text",
 ]
 
-#: Every first-party backend and the template are built on it; see docs/writing_a_backend.md.
+#: Every first-party backend and the template are built on it; see docs/writing_a_backend.md. `Backend.api` says which
+#: one a plug-in is written for.
 API_VERSION = "1"
 
 #: The pluggy project name and the entry-point group.
@@ -260,7 +261,8 @@ class Backend:
     toolchain is missing, so that the user learns it before the first call. prepare: ``(captured graph) -> None``,
     called before a graph is lowered: starts in the background what the graph will need and takes long. reset: forgets all
     in-process state. wrap: ``(runner, graph, spec) -> Runner``: runs another backend's runner its own way, as
-    CUDA graphs do. serialize: ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``.
+    CUDA graphs do. serialize: ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. api: the `API_VERSION`
+    that the plug-in is written for, as a literal; with another one it is not loaded.
     """
 
     name: str
@@ -287,10 +289,14 @@ class Backend:
     wrap: Lazy | None = None
     serialize: Lazy | None = None
     deserialize: Lazy | None = None
+    api: str = "1"
 
     def __post_init__(self) -> None:
-        if not self.name.replace("-", "_").isidentifier():
+        if not isinstance(self.name, str) or not self.name.replace("-", "_").isidentifier():
             raise ValueError(f"backend name {self.name!r} is not an identifier")
+        if self.api != API_VERSION:
+            raise ValueError(f"backend {self.name!r} is written for version {self.api} of the plug-in API, and this tracer-core "
+                             f"has version {API_VERSION}: install releases of the two that fit")  # fmt: skip
         for field_name, allowed in _CHOICES.items():
             if (value := getattr(self, field_name)) not in allowed:
                 choices = ", ".join(map(repr, allowed))
@@ -299,6 +305,8 @@ class Backend:
             raise ValueError(f"backend {self.name!r}: training={self.training!r}; a member of plugin_api.Training")
         if isinstance(self.devices, str) or not self.devices:
             raise ValueError(f"backend {self.name!r}: devices={self.devices!r}; a set: frozenset({{'cpu'}})")
+        if isinstance(self.keep_ops, str):
+            raise ValueError(f"backend {self.name!r}: keep_ops={self.keep_ops!r}; a set: frozenset({{'aten.gelu.default'}})")
         if not isinstance(self.modes, Mapping) or "default" not in self.modes:
             raise ValueError(f"backend {self.name!r}: modes={self.modes!r}; {{'default': 'what it means here', ...}}")
         if isinstance(self.options, type) and not is_dataclass(self.options):

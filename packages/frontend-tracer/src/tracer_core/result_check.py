@@ -17,7 +17,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.errors import BackendError
-from tracer_core.plugin_api import CompileSpec, OutputSpec, Runner
+from tracer_core.plugin_api import CompileSpec, OutputSpec, Role, Runner
 
 
 def as_returned(spec: CompileSpec, run: Runner) -> CompileSpec:
@@ -36,10 +36,17 @@ def as_returned(spec: CompileSpec, run: Runner) -> CompileSpec:
 
 
 def checked(
-    run: Runner, spec: CompileSpec, *, grad: bool = False, given: Sequence[OutputSpec] | None = None
+    run: Runner,
+    spec: CompileSpec,
+    *,
+    grad: bool = False,
+    given: Sequence[OutputSpec] | None = None,
+    functional: bool = False,
 ) -> Runner:
     """`run`, with its first result checked against `spec`. grad: some output must require grad. given: what its inputs
-    are, where operators make them whose fakes may be wrong; those of the first call are checked too."""
+    are, where operators make them whose fakes may be wrong; those of the first call are checked too. functional: the
+    graph writes to no inputs but `spec.mutations`, so the runner may not either (an engine that writes through an
+    address is not seen: autograd's versions are compared)."""
 
     target: Runner
 
@@ -48,8 +55,12 @@ def checked(
         kept = list(inputs)  # a runner may clear the list that it gets
         if given is not None:
             _check_inputs(kept, given, spec)
+        versions = _versions(kept, spec) if functional else {}
         outputs = run(inputs)
         check_result(outputs, kept, spec)
+        for index, version in versions.items():
+            if kept[index]._version != version:
+                raise _error(spec, f"it wrote to input {index} ({spec.inputs[index].source}), to which the graph writes nothing")
         if grad and not any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
             raise _error(spec, "every output is detached, but gradients were asked for")
         target = run
@@ -77,6 +88,19 @@ def check_result(outputs: Any, inputs: Sequence[Any], spec: CompileSpec) -> None
         if difference:
             raise _error(spec, f"output {index} of {len(outputs)} has {difference}")
     _check_aliases(outputs, inputs, spec)
+
+
+def _versions(inputs: Sequence[Any], spec: CompileSpec) -> dict[int, int]:
+    """Autograd's counts of the writes to those inputs that a runner must leave as they are."""
+    return {
+        index: value._version
+        for index, (value, described) in enumerate(zip(inputs, spec.inputs, strict=True))
+        if isinstance(value, torch.Tensor)
+        and not value.is_inference()
+        and not described.donatable
+        and index not in spec.mutations
+        and described.role is not Role.RNG_STATE
+    }
 
 
 def _check_inputs(inputs: Sequence[Any], expected: Sequence[OutputSpec], spec: CompileSpec) -> None:

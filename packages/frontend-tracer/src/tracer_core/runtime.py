@@ -22,6 +22,7 @@ import torch
 from tracer_core import events, settings, torch_private
 from tracer_core.collector import give_back_free_memory
 from tracer_core.errors import GraphBreakError, RecompileLimitWarning, TracerError
+from tracer_core.fallbacks import graph_raised
 from tracer_core.interpreter.frame import Frame, Unread
 from tracer_core.interpreter.real import RealMachine
 from tracer_core.interpreter.tracebacks import without_own
@@ -175,7 +176,7 @@ class CompiledFunction:
         if isinstance(error, SizeDiffers):
             self._note_other_size(exit, args, kwargs)
             return result
-        logger().warning("a graph of %s raised %r; the program ran in its place", _name(self.function), error)
+        graph_raised(_name(self.function), self.config.backend.name, error)
         return result
 
     def _note_other_size(self, exit: Exit | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

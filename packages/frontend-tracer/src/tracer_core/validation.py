@@ -18,7 +18,7 @@ from tracer_core.auto.backend import AUTO
 from tracer_core.auto.plan import is_auto, make_plan
 from tracer_core.backends import get, unavailable_reason
 from tracer_core.bridges import TorchStyle, from_callable, torch_style_settings
-from tracer_core.errors import BackendError, OptionError
+from tracer_core.errors import BackendError, OptionError, TracerError
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend, resolve
 
@@ -53,8 +53,18 @@ def build_config(
     _demand_available(chosen)
     settings = build_options(chosen, options)
     if chosen.check is not None:
-        resolve(chosen.check)(settings, name)
+        _ask_check(chosen, settings, name)
     return CompileConfig(chosen, settings, name, fullgraph, dynamic)
+
+
+def _ask_check(backend: Backend, options: Any, mode: str) -> None:
+    """Raises what the backend's `check` says against such options, or, where it fails itself, BackendError."""
+    try:
+        resolve(backend.check)(options, mode)
+    except TracerError:
+        raise
+    except Exception as error:
+        raise BackendError(backend.name, "check", f"its check() raised {type(error).__name__}: {error}") from error
 
 
 def find_backend(backend: Any) -> Backend:
@@ -142,10 +152,16 @@ def _construct(backend: Backend, cls: type, values: Mapping[str, Any]) -> Any:
         return cls(**values)
     except (TypeError, ValueError) as error:  # a rule of the dataclass's own __post_init__
         raise OptionError(f"options for backend {backend.name!r}: {error}") from error
+    except Exception as error:
+        raise BackendError(backend.name, "options", f"{cls.__name__}() raised {type(error).__name__}: {error}") from error
 
 
 def _check_fields(backend: Backend, cls: type, values: Mapping[str, Any]) -> None:
-    hints = typing.get_type_hints(cls)
+    try:
+        hints = typing.get_type_hints(cls)
+    except Exception as error:  # whatever the annotations, which are strings, evaluate to
+        reason = f"the annotations of {cls.__name__} cannot be read: {type(error).__name__}: {error}"
+        raise BackendError(backend.name, "options", reason) from error
     for name, value in values.items():
         expected = hints[name]
         if not matches(value, expected):

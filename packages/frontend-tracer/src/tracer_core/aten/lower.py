@@ -32,6 +32,7 @@ from tracer_core.aten.outputs import OutputPlan, OutputPlanner, Step
 from tracer_core.aten.request import Lowered, Request, default_specs, output_specs
 from tracer_core.aten.sizes import size_origins
 from tracer_core.deferred import Deferred
+from tracer_core.errors import BackendError
 from tracer_core.options import env
 from tracer_core.plugin_api import Backend, InputSpec, Phase, Role
 
@@ -107,14 +108,32 @@ def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
     if backend.ir == "core_aten":
         table |= torch_private.core_aten_table()
     if backend.decompositions is not None:
-        table |= plugin_api.resolve(backend.decompositions)()
+        table |= _own_decompositions(backend)
     for op_name in backend.keep_ops:
-        op = operator_named(op_name)
+        try:
+            op = operator_named(op_name)
+        except AttributeError as error:
+            reason = f"keep_ops names {op_name!r}, which is no operator (one is 'aten.gelu.default'): {error}"
+            raise BackendError(backend.name, "lower", reason) from error
         if torch_private.is_composite(op):
             raise LoweringUnsupported(
                 f"keep_ops names {op_name}, which PyTorch expands before lowering sees it"
             )
         table.pop(op, None)
+    return table
+
+
+def _own_decompositions(backend: Backend) -> dict[Any, Callable[..., Any]]:
+    """What the backend's `decompositions` gives. Raises BackendError where it is no table of operators."""
+    try:
+        table = dict(plugin_api.resolve(backend.decompositions)())
+    except Exception as error:
+        reason = f"its decompositions() raised {type(error).__name__}: {error}"
+        raise BackendError(backend.name, "lower", reason) from error
+    for op, function in table.items():
+        if not isinstance(op, torch._ops.OpOverload) or not callable(function):
+            reason = f"its decompositions() has {op!r}: {function!r}; {{torch.ops.aten.gelu.default: function}}"
+            raise BackendError(backend.name, "lower", reason)
     return table
 
 

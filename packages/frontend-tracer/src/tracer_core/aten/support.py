@@ -14,6 +14,7 @@ eagerly); random numbers are drawn in the graph's order; writes to inputs come l
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -44,17 +45,32 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
     given: CompileFunction = resolve(backend.compile)
 
     def compile_function(gm: torch.fx.GraphModule, spec: Any) -> Runner:
-        runner = given(gm, spec)
-        if not callable(runner):
-            raise TypeError(f"compile() returned {type(runner).__name__}, not a runner: a callable that takes a list of inputs")
-        return runner
+        return _as_runner(given(gm, spec))
 
-    refused = refusals(lowered.graph.graph, supports) if supports is not None else {}
+    graph = lowered.graph.graph
+    refused = refusals(graph, supports) if supports is not None else {}
+    if lowered.ir != "torch":
+        refused = elsewhere(graph, backend) | refused
     if not refused:
         return compile_with_constants(backend, compile_function, lowered.graph, lowered.spec), ""
-    return Partition(backend, lowered, refused).runner(compile_function), summary(
-        lowered.graph.graph, refused
-    )
+    return Partition(backend, lowered, refused).runner(compile_function), summary(graph, refused)
+
+
+def _as_runner(made: Any) -> Runner:
+    """What a backend's `compile` returned. Raises TypeError where it cannot be called as a runner is."""
+    if not callable(made):
+        raise TypeError(f"compile() returned {type(made).__name__}, not a runner: a callable that takes a list of inputs")
+    runner: Runner = made
+    try:
+        signature = inspect.signature(runner)
+    except (TypeError, ValueError):  # written in C
+        return runner
+    try:
+        signature.bind([])
+    except TypeError as error:
+        reason = f"compile() returned a runner that cannot be called with one list of inputs: it takes {signature}"
+        raise TypeError(reason) from error
+    return runner
 
 
 def supported_by(backend: Backend) -> Callable[[torch.fx.Node], str | None] | None:
@@ -106,6 +122,24 @@ def refusals(
                 raise TypeError(f"supports() returned {reason!r} for {node.target}: it returns None, or a text that says why not")
             found[node] = reason
     return found
+
+
+def elsewhere(graph: torch.fx.Graph, backend: Backend) -> dict[torch.fx.Node, str]:
+    """Operators on tensors of a device type that the backend does not run on, with that reason."""
+    found: dict[torch.fx.Node, str] = {}
+    for node in operators(graph):
+        others = {device for one in (node, *node.all_input_nodes) for device in _device_types(one)}
+        others -= frozenset(backend.devices)
+        if others:
+            runs_on, are_on = (" and ".join(sorted(devices)) for devices in (backend.devices, others))
+            found[node] = f"the backend runs on {runs_on}, and its tensors are on {are_on}"
+    return found
+
+
+def _device_types(node: torch.fx.Node) -> list[str]:
+    value = node.meta.get("val")
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return [one.device.type for one in values if isinstance(one, torch.Tensor)]
 
 
 def _unusual_write(node: torch.fx.Node) -> str | None:

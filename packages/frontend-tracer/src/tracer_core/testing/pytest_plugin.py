@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tracer_core.errors import TracerError
 from tracer_core.testing.conformance.__main__ import backend_named
 from tracer_core.testing.conformance.programs import PROGRAMS
 from tracer_core.testing.conformance.row import BAD, Row
@@ -30,8 +31,11 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     name = config.getoption("--tracer-backend")
     if name is None:
         return
-    found = trials(backend_named(name), programs=PROGRAMS, sample=config.getoption("--tracer-sample"),
-                   seed=config.getoption("--tracer-seed"))  # fmt: skip
+    try:
+        found = trials(backend_named(name), programs=PROGRAMS, sample=config.getoption("--tracer-sample"),
+                       seed=config.getoption("--tracer-seed"))  # fmt: skip
+    except TracerError as error:
+        raise pytest.UsageError(str(error)) from error
     for trial in found:
         items.append(Conforms.from_parent(session, name=f"{name}[{trial[0]}]", trial=trial))
 

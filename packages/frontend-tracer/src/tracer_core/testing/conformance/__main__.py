@@ -1,7 +1,7 @@
-"""``python -m tracer_core.testing.conformance --backend NAME [--json FILE] [--page FILE] [--resume FILE]``
+"""``python -m tracer_core.testing.conformance --backend NAME [--only TEXT] [--json FILE] [--page FILE] [--resume FILE]``
 
 In: a backend's name, or ``module:attribute`` of a `Backend` (or of a function that gives one). Out: the table on stdout;
-exit status 1 if a row is wrong or an error.
+exit status 1 if a row is wrong or an error, 2 if nothing could be tried.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.errors import OptionError, TracerError
 from tracer_core.plugin_api import Backend, resolve
 from tracer_core.testing.conformance.cases import ANY, CASES
 from tracer_core.testing.conformance.page import as_json, markdown
@@ -25,11 +26,18 @@ from tracer_core.validation import find_backend
 
 
 def backend_named(text: str) -> Backend:
-    """The backend that ``--backend`` names."""
+    """The backend that ``--backend`` names. Raises TracerError if there is none."""
     if ":" not in text:
         return find_backend(text)
-    found: Any = resolve(text)
-    return found if isinstance(found, Backend) else found()
+    try:
+        found: Any = resolve(text)
+    except (ImportError, AttributeError) as error:
+        raise OptionError(f"--backend {text}: {error}") from error
+    if callable(found):
+        found = found()
+    if not isinstance(found, Backend):
+        raise OptionError(f"--backend {text}: it is {found!r}, no plugin_api.Backend")
+    return found
 
 
 class Known:
@@ -62,6 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtypes", nargs="+", choices=[dtype_name(dtype) for dtype in ANY], help="default: all")
     parser.add_argument("--sample", type=int, help="only so many cases, chosen by --seed")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", metavar="TEXT", help="only cases and programs with this in their name; of the bad ones "
+                        "everything is shown, tracebacks too")  # fmt: skip
     parser.add_argument("--json", type=Path, help="where to write every row")
     parser.add_argument("--page", type=Path, help="where to write the support matrix, as Markdown")
     parser.add_argument("--resume", type=Path, help="keeps each row here at once, and goes on from those that are there; "
@@ -74,17 +84,28 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the table; returns the exit status."""
     given = _parser().parse_args(arguments)
-    backend = backend_named(given.backend)
     dtypes = [getattr(torch, name) for name in given.dtypes] if given.dtypes else ANY
+    try:
+        backend = backend_named(given.backend)
+        found = trials(backend, cases=CASES, programs=PROGRAMS, dtypes=dtypes, options=given.options,
+                       sample=given.sample, seed=given.seed)  # fmt: skip
+    except TracerError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     rows = []
     known = Known(given.resume, f"{backend.name} {given.options!r} torch {torch.__version__}")
-    found = trials(backend, cases=CASES, programs=PROGRAMS, dtypes=dtypes, options=given.options,
-                   sample=given.sample, seed=given.seed)  # fmt: skip
+    if given.only is not None:
+        found = [trial for trial in found if given.only.casefold() in trial[0].casefold()]
+        if not found:
+            sys.stderr.write(f"nothing has {given.only!r} in its name; without --only every name is shown\n")
+            return 2
     for number, (name, run) in enumerate(found, 1):
         rows.append(known.row(name, run))
         if not given.quiet:
             sys.stderr.write(f"[{number}/{len(found)}] {name}: {rows[-1].status}\n")
     sys.stdout.write(table(rows) + "\n")
+    if given.only is not None:
+        sys.stdout.write("".join(f"\n{row.case} {row.dtype} {row.shape}: {row.detail}\n" for row in bad(rows)))
     for path, text in (
         (given.json, json.dumps(as_json(backend, rows, given.note), indent=1) + "\n"),
         (given.page, markdown(backend, rows, given.note)),

@@ -17,7 +17,7 @@ from tracer_core.fallbacks import fallback_of
 from tracer_core.options import CompileConfig
 from tracer_core.testing.compare import Mismatch, Tolerance, compare, compare_aliasing
 from tracer_core.testing.conformance.cases import Case
-from tracer_core.testing.conformance.row import Row
+from tracer_core.testing.conformance.row import Row, told
 from tracer_core.testing.torch_graph import torch_graph
 
 TOLERANCES = {torch.bfloat16: Tolerance(2e-2, 2e-2), torch.float16: Tolerance(5e-3, 5e-3), torch.float32: Tolerance(1e-4, 1e-5)}
@@ -41,7 +41,7 @@ def _run(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: Compile
             for given in (copy.deepcopy(inputs), mine):  # the first call is checked, the second is the usual
                 result = runner([*given, *extra])
         except Exception as error:  # a row says what went wrong; the table goes on
-            return "error", f"{type(error).__name__}: {error}"
+            return "error", told(error)
     expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
     difference = _difference(expected, theirs, tuple(result), mine, TOLERANCES.get(dtype, Tolerance()))
     if difference:

@@ -5,6 +5,7 @@ In: nothing. Out: `Row` and its statuses. What always holds: what is not ``ok`` 
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,11 @@ class Row:
         """What `to_json` made. Raises KeyError and AttributeError for something else."""
         dtype = None if data["dtype"] is None else getattr(torch, data["dtype"])
         return cls(data["case"], dtype, tuple(data["shape"]), data["status"], data["detail"], data["area"])
+
+
+def told(error: Exception) -> str:
+    """The detail of a row whose case raised: a line, then the traceback for the backend's author."""
+    return f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error))}"
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from tracer_core.errors import TracerError
+from tracer_core.fallbacks import failures
 from tracer_core.plugin_api import Backend
 from tracer_core.testing.compare import Mismatch
 from tracer_core.testing.conformance.cases import ANY, CASES, Case
 from tracer_core.testing.conformance.graphs import graph_row
 from tracer_core.testing.conformance.programs import PROGRAMS, Program, Subject
-from tracer_core.testing.conformance.row import BAD, STATUSES, Row, dtype_name
+from tracer_core.testing.conformance.row import BAD, STATUSES, Row, dtype_name, told
 from tracer_core.validation import build_config
 
 #: One thing to try: its name, and what gives its row.
@@ -65,12 +65,14 @@ def everything(backend: Backend | str, **settings: Any) -> tuple[Row, ...]:
 def program_row(one: Program, subject: Subject) -> Row:
     """The row of a whole program."""
     try:
-        reason = one.run(subject)
+        with failures() as raised:
+            reason = one.run(subject)
+        if raised:
+            return Row(one.name, None, (), "error", raised[0], one.area)
     except Mismatch as mismatch:
         return Row(one.name, None, (), "wrong", str(mismatch), one.area)
     except Exception as error:  # a row says what went wrong; the table goes on
-        kind = "" if isinstance(error, TracerError) else f"{type(error).__name__}: "
-        return Row(one.name, None, (), "error", f"{kind}{error}", one.area)
+        return Row(one.name, None, (), "error", told(error), one.area)
     return Row(one.name, None, (), "ok" if reason is None else "not declared", reason or "", one.area)
 
 
