@@ -1,6 +1,7 @@
 """Lowerings: ATen operators to loop IR, one module an operator family, found through `registry`."""
 
 from inductor_backend.lowering import (  # noqa: F401  (importing registers)
+    activations,
     adaptive_pools,
     conv_backward,
     conv_pool,

@@ -152,7 +152,8 @@ for _name, _target in LOGICAL.items():
     lower(_target)(_logical(_name))
 
 
-def _scaled(value: Value, alpha: Any) -> Value:
+def scaled_by(value: Value, alpha: Any) -> Value:
+    """alpha * value; no operation for 1."""
     return value if alpha == 1 else make("mul", value, const(alpha, value.dtype))
 
 
@@ -161,7 +162,7 @@ def add(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
     dtype = compute_dtype(ctx.meta().dtype)
     name = "bit_or" if dtype == torch.bool else "add"
     return ctx.pointwise(
-        lambda at: make(name, ctx.element(a, at, dtype), _scaled(ctx.element(b, at, dtype), alpha))
+        lambda at: make(name, ctx.element(a, at, dtype), scaled_by(ctx.element(b, at, dtype), alpha))
     )
 
 
@@ -169,7 +170,7 @@ def add(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
 def sub(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
     dtype = compute_dtype(ctx.meta().dtype)
     return ctx.pointwise(
-        lambda at: make("sub", ctx.element(a, at, dtype), _scaled(ctx.element(b, at, dtype), alpha))
+        lambda at: make("sub", ctx.element(a, at, dtype), scaled_by(ctx.element(b, at, dtype), alpha))
     )
 
 
@@ -182,7 +183,7 @@ def rsub(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
             lambda at: make(
                 "sub",
                 ctx.element(b, at, ctx.meta().dtype),
-                _scaled(ctx.element(a, at, ctx.meta().dtype), alpha),
+                scaled_by(ctx.element(a, at, ctx.meta().dtype), alpha),
             )
         )
     )
@@ -306,82 +307,6 @@ def clamp_max(ctx: Lowering, x: Ref, high: Any) -> Ref:
     return clamp(ctx, x, None, high)
 
 
-@lower(aten.hardtanh.default)
-def hardtanh(ctx: Lowering, x: Ref, low: Any = -1, high: Any = 1) -> Ref:
-    return clamp(ctx, x, low, high)
-
-
-@lower(aten.gelu.default)
-def gelu(ctx: Lowering, x: Ref, approximate: str = "none") -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-    name = {"none": "gelu_erf", "tanh": "gelu_tanh"}[approximate]
-    return ctx.pointwise(lambda at: make(name, ctx.element(x, at, dtype)))
-
-
-@lower(aten.leaky_relu.default)
-def leaky_relu(ctx: Lowering, x: Ref, slope: Any = 0.01) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-
-    def body(at: Any) -> Value:
-        value = ctx.element(x, at, dtype)
-        return make(
-            "where", make("gt", value, const(0, dtype)), value, make("mul", value, const(slope, dtype))
-        )
-
-    return ctx.pointwise(body)
-
-
-def _relu6(value: Value) -> Value:
-    shifted = make("add", value, const(3, value.dtype))
-    return make("minimum", make("maximum", shifted, const(0, value.dtype)), const(6, value.dtype))
-
-
-@lower(aten.hardswish.default)
-def hardswish(ctx: Lowering, x: Ref) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-
-    def body(at: Any) -> Value:
-        value = ctx.element(x, at, dtype)
-        return make("div", make("mul", value, _relu6(value)), const(6, dtype))
-
-    return ctx.pointwise(body)
-
-
-@lower(aten.hardsigmoid.default)
-def hardsigmoid(ctx: Lowering, x: Ref) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-    return ctx.pointwise(lambda at: make("div", _relu6(ctx.element(x, at, dtype)), const(6, dtype)))
-
-
-@lower(aten.elu.default)
-def elu(ctx: Lowering, x: Ref, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-
-    def body(at: Any) -> Value:
-        value = ctx.element(x, at, dtype)
-        negative = make(
-            "mul",
-            make("expm1", _scaled(value, input_scale)),
-            const(alpha if scale == 1 else alpha * scale, dtype),
-        )
-        return make("where", make("gt", value, const(0, dtype)), _scaled(value, scale), negative)
-
-    return ctx.pointwise(body)
-
-
-@lower(aten.softplus.default)
-def softplus(ctx: Lowering, x: Ref, beta: Any = 1, threshold: Any = 20) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-
-    def body(at: Any) -> Value:
-        value = ctx.element(x, at, dtype)
-        scaled = _scaled(value, beta)
-        soft = make("div", make("log1p", make("exp", scaled)), const(beta, dtype))
-        return make("where", make("gt", scaled, const(threshold, dtype)), value, soft)
-
-    return ctx.pointwise(body)
-
-
 def _convert(ctx: Lowering, x: Ref, dtype: torch.dtype) -> Any:
     def body(at: Any) -> Value:
         value = ctx.element(x, at, dtype)
@@ -415,7 +340,7 @@ def addcmul(ctx: Lowering, x: Ref, a: Ref, b: Ref, value: Any = 1) -> Ref:
     dtype = compute_dtype(ctx.meta().dtype)
 
     def body(at: Any) -> Value:
-        factor = make("mul", _scaled(ctx.element(a, at, dtype), value), ctx.element(b, at, dtype))
+        factor = make("mul", scaled_by(ctx.element(a, at, dtype), value), ctx.element(b, at, dtype))
         return make("add", ctx.element(x, at, dtype), factor)
 
     return ctx.pointwise(body)
@@ -426,7 +351,7 @@ def addcdiv(ctx: Lowering, x: Ref, a: Ref, b: Ref, value: Any = 1) -> Ref:
     dtype = compute_dtype(ctx.meta().dtype)
 
     def body(at: Any) -> Value:
-        factor = make("div", _scaled(ctx.element(a, at, dtype), value), ctx.element(b, at, dtype))
+        factor = make("div", scaled_by(ctx.element(a, at, dtype), value), ctx.element(b, at, dtype))
         return make("add", ctx.element(x, at, dtype), factor)
 
     return ctx.pointwise(body)
@@ -442,33 +367,6 @@ def lerp(ctx: Lowering, a: Ref, b: Ref, weight: Any) -> Ref:
         near = make("add", start, make("mul", w, distance))
         far = make("sub", end, make("mul", distance, make("sub", const(1, dtype), w)))
         return make("where", make("lt", make("abs", w), const(0.5, dtype)), near, far)
-
-    return ctx.pointwise(body)
-
-
-@lower(aten.native_dropout_backward.default)
-def dropout_backward(ctx: Lowering, dy: Ref, mask: Ref, scale: float) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)  # of whole numbers, too, the result is a float
-
-    def body(at: Any) -> Value:
-        kept = make("mul", cast(dy.at(at), dtype), cast(mask.at(at), dtype))
-        return make("mul", kept, const(scale, dtype))
-
-    return ctx.pointwise(body)
-
-
-@lower(aten.hardshrink_backward.default, aten.softshrink_backward.default)
-def shrink_backward(ctx: Lowering, dy: Ref, x: Ref, width: float) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-
-    def body(at: Any) -> Value:
-        here = ctx.element(x, at, dtype)
-        inside = make(
-            "bit_and",
-            make("ge", here, const(-width, dtype)),
-            make("le", here, const(width, dtype)),
-        )
-        return make("where", inside, const(0, dtype), ctx.element(dy, at, dtype))
 
     return ctx.pointwise(body)
 

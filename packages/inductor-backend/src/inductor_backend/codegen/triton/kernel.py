@@ -1,9 +1,7 @@
 """One fused body as one Triton kernel.
 
-In: a `KernelBody`, the layouts of its buffers. Out: a `TritonKernel`. What always holds: known sizes and strides are
-literals (divisions by them are cheap, loads are seen to be contiguous), symbolic ones are arguments; a program masks
-only the axes that may reach beyond their end and that an access depends on; a value is computed once where a row is in
-registers, so each row is read once; offsets are 64 bits wide where 32 might not do.
+In: a `KernelBody`, the layouts of its buffers. Out: a `TritonKernel`. What always holds: a value is
+computed once where a row is in registers, so each row is read once; `addressing` says where its elements are.
 """
 
 from __future__ import annotations
@@ -13,29 +11,17 @@ from dataclasses import dataclass
 
 import torch
 
-from inductor_backend.codegen.cpp.loops import LoopNest, loop_nest, walk
-from inductor_backend.codegen.index_text import index_text
-from inductor_backend.codegen.triton.expressions import (
-    TRITON_OPS,
-    constant_text,
-    pointer_type,
-)
+from inductor_backend.codegen.cpp.loops import walk
+from inductor_backend.codegen.triton.addressing import Addressing
+from inductor_backend.codegen.triton.expressions import TRITON_OPS, constant_text
 from inductor_backend.codegen.triton.matrices import BULK, Matrix
 from inductor_backend.codegen.triton.reducers import REDUCERS, Reducer
 from inductor_backend.codegen.triton.scanners import SCANNERS, Scanner
-from inductor_backend.codegen.triton.tiling import FLAT, Axis, Tile, choose_tile
+from inductor_backend.codegen.triton.tiling import Axis, Tile
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.errors import unsupported
 from inductor_backend.index_expr import (
     Expr,
-    FloorDiv,
-    Index,
-    Mod,
-    Var,
-    contiguous_strides,
-    product,
-    simplify,
-    variables,
 )
 from inductor_backend.loop_ir.nodes import Program, Store
 from inductor_backend.loop_ir.values import Value, topological
@@ -45,12 +31,6 @@ from inductor_backend.schedule.reuse import overtakes
 from inductor_backend.size_vars import SizeVars
 
 NAME = "@NAME@"
-
-#: Offsets beyond this need 64 bits.
-NARROW = 2**31 - 2**16
-
-#: Reductions and scans that give places.
-_WITH_POSITIONS = frozenset({"argmax", "argmin", "max_at", "min_at"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,148 +57,21 @@ class TritonKernel:
     most: int = 0
 
 
-class TritonKernelWriter:
-    """Writes one kernel. tile: None: chosen by the access pattern. Mutable."""
+class TritonKernelWriter(Addressing):
+    """Writes one kernel. Mutable."""
 
     stages = 1
     most = 0
 
     def __init__(self, program: Program, body: KernelBody, sizes: SizeVars, tile: Tile | None = None) -> None:
-        self._given = tile
-        self.program, self.body, self.sizes = program, body, sizes
         for phase in body.phases:
             if any(s.combine is not None and not s.atomic for s in (*phase.row, *phase.stores)):
                 labels = ", ".join(origin.op for origin in body.origins)
                 raise unsupported("codegen", f"scatters in order are not built for Triton: {labels}")
-        position = self._row_position() if self._counts_positions() else None
-        self.nest: LoopNest = loop_nest(
-            program, body, sizes, False, extra=() if position is None else (position,)
-        )
-        self.position = None if position is None else walk(position, self.nest)
-        self.tile: Tile = self._choose_tile()
-        self.wide = self._needs_wide()
-        self.out = CodeWriter()
-        self.pointers: dict[str, str] = {}
-        self.types: dict[str, str] = {}
-        self.arguments: dict[Expr, str] = {}
+        super().__init__(program, body, sizes, tile)
         self.registers: dict[str, str] = {}
         self.matrices: list[Matrix] = []
         self.counter = 0
-        self.names: dict[int, str] = {}
-        self.enter(self.tile)
-
-    def _choose_tile(self) -> Tile:
-        return self._given or choose_tile(self.program, self.body, self.nest, self.sizes)
-
-    def enter(self, tile: Tile) -> None:
-        """From here on blocks have the dimensions of this tile."""
-        self.tile = tile
-        self.axis_of = {loop: axis for axis in tile.axes for loop in axis.loops}
-        for number, axis in enumerate(tile.axes):
-            several = len(axis.loops) > 1
-            for place, loop in enumerate(axis.loops):
-                self.names[loop] = f"{axis.letter}{place}" if several else f"{axis.letter}index"
-            self.names[FLAT + number] = f"{axis.letter}index"
-
-    # what the body needs -------------------------------------------------------------------------
-
-    def _counts_positions(self) -> bool:
-        return any((s.reduce or s.scan) in _WITH_POSITIONS for phase in self.body.phases for s in phase.loop)
-
-    def _row_position(self) -> Index:
-        """Number of an element within its row, in the order of the tensor's dimensions."""
-        domain = self.body.domain
-        places = [p for p, r in enumerate(domain.reduced) if r]
-        strides = contiguous_strides([domain.sizes[p] for p in places])
-        loops = variables(domain.sizes)
-        result = Index()
-        for place, stride in zip(places, strides, strict=True):
-            result = result + loops[place] * stride
-        return result
-
-    def _needs_wide(self) -> bool:
-        extents: list[Expr] = [product(self.nest.sizes)]
-        for name in (*self.body.reads(), *self.body.writes):
-            layout = self.program.buffers[name].layout
-            extents.append(simplify(layout.extent + layout.offset))
-        bounds = [self.sizes.upper(extent) for extent in extents]
-        return any(bound is None or bound > NARROW for bound in bounds)
-
-    # sizes and addresses -------------------------------------------------------------------------
-
-    def size(self, expr: Expr) -> str:
-        if isinstance(expr, int):
-            return str(expr) if expr >= 0 else f"({expr})"
-        return self.arguments.setdefault(expr, f"ks{len(self.arguments)}")
-
-    def pointer(self, buffer: str) -> str:
-        """Views of one storage with other dtypes do not occur: a storage's buffers share their dtype."""
-        owner = self.program.buffers[buffer]
-        kind = pointer_type(owner.dtype)
-        if self.types.setdefault(owner.storage, kind) != kind:
-            raise unsupported(
-                "codegen", f"{owner.storage} is read as {kind} and as {self.types[owner.storage]}"
-            )
-        return self.pointers.setdefault(owner.storage, f"p{len(self.pointers)}")
-
-    def collapsed(self, index: Index) -> Index:
-        """The index with an axis's loops written as its one flat index where they are walked as one."""
-        for number, axis in enumerate(self.tile.axes):
-            if len(axis.loops) < 2:
-                continue
-            steps = contiguous_strides([self.nest.sizes[k] for k in axis.loops])
-            last = index.coefficient(axis.loops[-1])
-            wanted = [simplify(last * step) for step in steps]
-            if last == 0 or any(index.coefficient(k) != w for k, w in zip(axis.loops, wanted, strict=True)):
-                continue
-            kept = {
-                a: c for a, c in index.terms.items() if not (isinstance(a, Var) and a.position in axis.loops)
-            }
-            index = Index(index.const, {**kept, Var(FLAT + number, axis.numel): last})
-        terms = {
-            type(atom)(self.collapsed(atom.base), atom.divisor)
-            if isinstance(atom, (FloorDiv, Mod))
-            else atom: c
-            for atom, c in index.terms.items()
-        }
-        return Index(index.const, terms)
-
-    def index_text(self, index: Index, names: dict[Value, str]) -> str:
-        """index: over the loops of the nest."""
-        return index_text(self.collapsed(index), self.names, names.__getitem__, self.size, "//")  # type: ignore[arg-type]
-
-    def address(self, buffer: str, index: Sequence[Index], names: dict[Value, str]) -> str:
-        return self.index_text(walk(self.program.buffers[buffer].layout.flat(index), self.nest), names)
-
-    # axes, masks, shapes -------------------------------------------------------------------------
-
-    def axes(self, positions: Iterable[int]) -> tuple[Axis, ...]:
-        """The axes that variables of the domain belong to."""
-        loops = {self.nest.place[p] for p in positions}
-        found = {self.axis_of[k] for k in loops if k in self.axis_of and not _is_one(self.nest.sizes[k])}
-        return tuple(axis for axis in self.tile.axes if axis in found)
-
-    def whole(self, buffer: str, index: Sequence[Index], address: str, axes: tuple[Axis, ...]) -> str:
-        """The text of an address as a block over all of `axes`, though it is the same along some (stride 0)."""
-        have = self.axes(self.program.buffers[buffer].layout.flat(index).variables())
-        return address if set(have) >= set(axes) else self.spread(address, (), axes)
-
-    def in_row(self, value: Value) -> bool:
-        return any(axis.letter == "r" for axis in self.axes(value.variables))
-
-    def mask(self, axes: Iterable[Axis], also: str = "") -> str:
-        parts = [f"{axis.letter}mask" for axis in axes if not axis.exact]
-        return " & ".join([*parts, *([also] if also else [])])
-
-    def shape(self, axes: Iterable[Axis]) -> str:
-        wanted = set(axes)
-        return "[" + ", ".join(a.constant if a in wanted else "1" for a in self.tile.axes) + "]"
-
-    def spread(self, text: str, have: tuple[Axis, ...], need: tuple[Axis, ...]) -> str:
-        """The text of an index or value as a block over all of `need`."""
-        if have == need and have:
-            return text
-        return f"({text}) + tl.zeros({self.shape(need)}, tl.int32)"
 
     # values --------------------------------------------------------------------------------------
 
@@ -339,7 +192,7 @@ class TritonKernelWriter:
         )
 
     def _body(self) -> None:
-        self._indices()
+        self.write_indices()
         self._phases()
 
     def _constants(self) -> tuple[tuple[str, int], ...]:
@@ -347,63 +200,6 @@ class TritonKernelWriter:
 
     def _grid(self) -> tuple[tuple[Expr, int], ...]:
         return tuple((axis.numel, axis.block) for axis in self.tile.outer)
-
-    def _indices(self) -> None:
-        self.out.line("pid = tl.program_id(0)" + (".to(tl.int64)" if self.wide else ""))
-        outer = self.tile.outer
-        if len(outer) == 2:
-            y, x = outer
-            self.out.line(f"programs = tl.cdiv({self.size(x.numel)}, {x.constant})")
-            self._axis_index(y, "(pid // programs)")
-            self._axis_index(x, "(pid % programs)")
-        elif outer:
-            self._axis_index(outer[0], "pid")
-        reduced = self.tile.reduced
-        if reduced is not None and not self.tile.looped:
-            self._axis_index(reduced, "")
-
-    def _axis_index(self, axis: Axis, program: str) -> None:
-        place = self.tile.axes.index(axis)
-        around = ""
-        if len(self.tile.axes) > 1:
-            around = "[" + ", ".join(":" if k == place else "None" for k in range(len(self.tile.axes))) + "]"
-        lanes = f"tl.arange(0, {axis.constant}){around}"
-        if program == "":
-            text = lanes
-        elif program == "start":
-            text = f"start + {lanes}"
-        else:
-            text = f"{program} * {axis.constant} + {lanes}"
-        if self.wide and axis.letter in "rq":
-            text = f"({text}).to(tl.int64)"
-        self.out.line(f"{axis.letter}index = {text}")
-        if not axis.exact:
-            self.out.line(f"{axis.letter}mask = {axis.letter}index < {self.size(axis.numel)}")
-        self._split_axis(axis)
-
-    def _split_axis(self, axis: Axis) -> None:
-        if len(axis.loops) < 2:
-            return
-        steps = contiguous_strides([self.nest.sizes[k] for k in axis.loops])
-        for place, (loop, step) in enumerate(zip(axis.loops, steps, strict=True)):
-            flat = f"{axis.letter}index"
-            text = flat if isinstance(step, int) and step == 1 else f"{flat} // {self._positive(step)}"
-            if place > 0:
-                text = (
-                    f"{text} % {self._positive(self.nest.sizes[loop])}"
-                    if text == flat
-                    else (f"({text}) % {self._positive(self.nest.sizes[loop])}")
-                )
-            self.out.line(f"{self.names[loop]} = {text}")
-
-    def _positive(self, size: Expr) -> str:
-        """A divisor; of a size that may be 0 nothing is computed, but nothing may be divided by it either."""
-        text = self.size(size)
-        return (
-            text
-            if (isinstance(size, int) and size > 0) or self.sizes.is_positive(size)
-            else f"tl.maximum({text}, 1)"
-        )
 
     def _phases(self) -> None:
         names: dict[Value, str] = {}
@@ -490,7 +286,7 @@ class TritonKernelWriter:
         for _, scanner in scanners:
             self._lines(scanner.start, "", names)
         with self.out.block_python(f"for start in range(0, {self.size(reduced.numel)}, {reduced.constant}):"):
-            self._axis_index(reduced, "start")
+            self.write_axis(reduced, "start")
             scope = dict(names)
             self.emit(values, scope, True)
             for store in phase.stores:
@@ -535,7 +331,3 @@ def _needed(stores: Iterable[Store]) -> list[Value]:
     stores = list(stores)
     indirect = [v for s in stores for i in s.index for v in i.indirect_values()]
     return topological([*indirect, *(s.value for s in stores)])
-
-
-def _is_one(size: Expr) -> bool:
-    return isinstance(size, int) and size == 1

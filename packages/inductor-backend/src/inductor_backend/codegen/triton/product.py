@@ -117,7 +117,7 @@ class ProductKernelWriter(TritonKernelWriter):
             return "block + tl.zeros([], tl.int64)" if self.wide else "block"
         return "tl.program_id(0)" + (".to(tl.int64)" if self.wide else "")
 
-    def _indices(self) -> None:
+    def write_indices(self) -> None:
         y, x = self.tile.axes
         line = self.out.line
         line(f"pid = {self._program()}")
@@ -132,8 +132,8 @@ class ProductKernelWriter(TritonKernelWriter):
         line(f"inside = pid % ({GROUP} * columns)")
         line("yblock = first + inside % height")
         line("xblock = inside // height")
-        self._axis_index(y, "yblock")
-        self._axis_index(x, "xblock")
+        self.write_axis(y, "yblock")
+        self.write_axis(x, "xblock")
 
     def _batch_loops(self) -> None:
         steps = contiguous_strides([self.nest.sizes[k] for k in self.batch])
@@ -229,7 +229,7 @@ class ProductKernelWriter(TritonKernelWriter):
 
     def _loaded_factor(self, factor: Value, tile: Tile, name: str) -> str:
         terms = next(axis for axis in tile.axes if axis.letter in "rq")
-        self._axis_index(terms, "start")
+        self.write_axis(terms, "start")
         inside = not terms.exact
         direct = self._direct(factor, tile) if factor.name in ("load", "masked_load") else None
         if direct is not None:
