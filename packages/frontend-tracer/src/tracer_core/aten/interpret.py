@@ -103,6 +103,13 @@ class Interpretation:
     def interpret(self) -> None:
         """Runs every node, in order; to be called inside `active`."""
         places = torch_private.guard_places(self.fake_mode.shape_env)
+        with torch_private.sizes_of_one_asked(self.fake_mode.shape_env):  # the tracer's guards see to what shares memory
+            self._interpret_nodes(places)
+        self.recorder.frame = ""
+        if places is not None:
+            places.override = ""
+
+    def _interpret_nodes(self, places: Any) -> None:
         for node in self.gm.graph.nodes:
             self.recorder.frame = node.meta.get("user_frame") or ""
             if places is not None:
@@ -116,9 +123,6 @@ class Interpretation:
                     self.wrappers.setdefault(id(eager), result)
                     if eager.layout is torch.strided and torch_private.is_functional(result):
                         self.pairs.append((eager, result, node.name))
-        self.recorder.frame = ""
-        if places is not None:
-            places.override = ""
 
     def _require_same_draws(self, node: torch.fx.Node) -> None:
         """A functional value of a tensor with gaps is dense, and of a dense tensor pairs of numbers are drawn otherwise."""

@@ -180,7 +180,8 @@ class JointLowering(Lowering):
         with torch_private.functionalization(), torch_private.autocast_off():
             wrapped = [self.wrapper(tangent) for _, tangent in roots]
             try:
-                found = torch_private.gradients_of([root for root, _ in roots], wrapped, leaves)
+                with torch_private.sizes_of_one_asked(self.fake_mode.shape_env):  # as in `_interpret`
+                    found = torch_private.gradients_of([root for root, _ in roots], wrapped, leaves)
             except torch_private.fake_failures():
                 raise
             except RuntimeError as error:  # it reads values, or writes in place to what is no value here

@@ -8,7 +8,8 @@ itself lets an in-place operator change a real argument and complains afterwards
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,11 +114,27 @@ class Fakes:
         fake = torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
         for dim, (lowest, highest) in markers.dynamic_dims(real).items():
             if symbolic[dim]:
-                torch_private.narrow(fake.shape[dim], max(lowest or 2, 2), highest)
+                torch_private.narrow(fake.shape[dim], 2 if lowest is None else max(lowest, 1), highest)
                 self.promises.append(
                     Promise(f"{name}.shape[{dim}]", fake.shape[dim].node.expr, lowest, highest)
                 )
         return fake
+
+    @contextlib.contextmanager
+    def sizes_of_one(self, given: list[Any]) -> Iterator[list[Any]]:
+        """While a torch function runs on fakes, whose results are to be put into the list: questions whether a size is 1 need
+        no guard if the results are views of what was given (for 1 they are views too, even where they were copies of other
+        sizes), or if nothing was asked but by operators themselves."""
+        results: list[Any] = []
+        if self.shape_env is None or not self.shape_env.from_one:
+            yield results
+            return
+        with self.shape_env.answering() as asked:
+            yield results
+        there = {torch_private.storage_id(fake) for fake in given}
+        tensors = [one for one in results if isinstance(one, torch.Tensor)]
+        if asked and not all(torch_private.storage_id(one) in there for one in tensors):
+            self.shape_env.rule_out_one(asked)
 
     def note_write(self, fake: Any) -> None:
         """An operator writes to this fake, which torch does not count; it may be a view of an input."""

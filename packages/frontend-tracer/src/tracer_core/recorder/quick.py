@@ -42,6 +42,8 @@ _STRUCTURED = frozenset(
 _BATCH_NORMS = frozenset(
     {_aten.native_batch_norm.default, _aten.cudnn_batch_norm.default, _aten.miopen_batch_norm.default}
 )
+#: Operator -> where its input, weight and settings are among its arguments; the third is the bias, or its sizes.
+_CONVOLUTIONS = {_aten.convolution.default: slice(0, 9), _aten.convolution_backward.default: slice(1, 10)}
 _DTYPES = frozenset(
     {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
      torch.uint8, torch.bool}
@@ -100,8 +102,8 @@ def run(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], slo
     """The operator's result, or SLOW. slow(): the result by FakeTensorMode."""
     if mode.in_kernel_invocation:
         return SLOW
-    if func is _aten.convolution.default and args[0]._has_symbolic_sizes_strides and not kwargs:
-        return _symbolic_convolution(mode, args)
+    if func in _CONVOLUTIONS and not kwargs and args[_CONVOLUTIONS[func].start]._has_symbolic_sizes_strides:
+        return _symbolic_convolution(mode, func, args)
     kind = _kinds.get(func)
     if kind is None:
         kind = _kinds[func] = _classify(func)
@@ -127,16 +129,20 @@ def run(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], slo
     return _first_time(mode, func, args, kwargs, slow, key, tensors)
 
 
-def _symbolic_convolution(mode: Any, args: tuple[Any, ...]) -> Any:
+def _symbolic_convolution(mode: Any, func: Any, args: tuple[Any, ...]) -> Any:
     """FakeTensorMode asks which library computes it, which makes a guard on the batch size; that matters to nobody
     where the result's memory format is the same whatever the size."""
-    chosen = symbolic_convolution_format(mode, *args)
+    value, weight, _, *settings = args[_CONVOLUTIONS[func]]
+    chosen = symbolic_convolution_format(mode, value, weight, args[2] if func is _aten.convolution.default else None, *settings)
     if chosen is None:
         return SLOW
-    device = torch_private.device_of_fake(args[0])
+    device = torch_private.device_of_fake(value)
     with torch_private.KernelInvocation(mode):
-        result = _aten.convolution.default(*args).to(memory_format=chosen)
-    return torch_private.wrap_meta(mode, result, device)
+        made = func(*args)
+        results = [made] if isinstance(made, torch.Tensor) else list(made)
+        results = [one.to(memory_format=chosen) if one is not None and one.dim() > 1 else one for one in results]
+    wrapped = [None if one is None else torch_private.wrap_meta(mode, one, device) for one in results]
+    return wrapped[0] if isinstance(made, torch.Tensor) else tuple(wrapped)
 
 
 def _first_time(

@@ -175,8 +175,11 @@ class Recorder(WrittenGraph):
         if self.sizes.numbers and is_blind(func):
             run_args, run_kwargs = pytree.tree_map_only(torch.SymFloat, self._present, (args, kwargs))
         try:
-            with self.fakes.mode, self._kernels(func, given, args, kwargs), self._data_sizes():
-                return given_memory.given_back(func(*run_args, **run_kwargs), memory)
+            kernels = self._kernels(func, given, args, kwargs)
+            with self.fakes.mode, kernels, self._data_sizes(), self.fakes.sizes_of_one(given) as results:
+                result = given_memory.given_back(func(*run_args, **run_kwargs), memory)
+                results += pytree.tree_leaves(result)
+            return result
         except self.values_needed as error:
             if self.data is None and any(map(is_whole_number, given)):
                 self._ask_for_data_sizes("data_dependent_value", name_of(func))

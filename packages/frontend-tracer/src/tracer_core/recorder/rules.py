@@ -376,7 +376,8 @@ def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | 
     if layout is None:
         return None
     formats = set()
-    for batch, scale in ((None, 1), (2, 1), (16, 1), (None, 8)):
+    batches = ((None, 1), (2, 1), (16, 1), (None, 8), *([(1, 1)] if torch_private.may_be_one(value.shape[0]) else []))
+    for batch, scale in batches:
         sizes = list(map(_hint, value.shape))
         for dim in (0, 2, 3):
             if isinstance(value.shape[dim], torch.SymInt):

@@ -93,6 +93,7 @@ from tracer_core.torch_private.shape_envs import (
     new_shape_env,
     raw_symbol,
 )
+from tracer_core.torch_private.sizes_of_one import may_be_one, sizes_of_one_asked
 from tracer_core.torch_private.symbols import (
     finite_bounds,
     hint_or_guess,

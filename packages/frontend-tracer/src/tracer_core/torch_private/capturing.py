@@ -6,6 +6,7 @@ An operator that the short ways do not know for sure is answered by FakeTensorMo
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import traceback
 from collections.abc import Callable
@@ -36,7 +37,8 @@ def capture_mode(
     """
     from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensorMode
 
-    symbolic_rule = torch.ops.aten.convolution.default if shape_env is not None else None
+    aten = torch.ops.aten
+    symbolic_rules = () if shape_env is None else (aten.convolution.default, aten.convolution_backward.default)
     dispatch = FakeTensorMode.__torch_dispatch__
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
     light = torch.__version__.startswith(LIGHT_FAKE_MODE)
@@ -62,11 +64,12 @@ def capture_mode(
                 before_operator(func, args, kwargs)
                 found = _without_settings(self, func, args, kwargs, slow) if light else slow
                 if found is slow:
-                    found = dispatch(self, func, types, args, kwargs)
+                    with contextlib.nullcontext() if shape_env is None else shape_env.during(func):
+                        found = dispatch(self, func, types, args, kwargs)
                 return after_operator(func, args, found)
 
             result = slow
-            if light or (func is symbolic_rule and args[0]._has_symbolic_sizes_strides):
+            if light or (func in symbolic_rules and args[0]._has_symbolic_sizes_strides):
                 result = quick(self, func, args, kwargs, run)
             return run() if result is slow else result
 

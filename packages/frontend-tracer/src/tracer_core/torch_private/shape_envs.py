@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from tracer_core.torch_private.sizes_of_one import answer_at_hand, size_env_class
+
 
 class GuardPlaces:
     """Where the guards of a ShapeEnv came from. Mutable. where(): of the line that is being run; override: of the
@@ -54,13 +56,7 @@ def guard_places(env: Any) -> GuardPlaces | None:
 def new_shape_env(where: Callable[[], str], data_sizes: bool = False) -> Any:
     """An empty ShapeEnv that gives each size a symbol of its own. where(): of the line that is being run. data_sizes:
     sizes that depend on data are symbols too (`_data_env_class`); else operators that make such sizes are refused."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    env: Any
-    if data_sizes:
-        env = _data_env_class()()
-    else:
-        env = ShapeEnv(duck_shape=False, allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    env: Any = _data_env_class()() if data_sizes else size_env_class()()
     env.tracer_places = places = GuardPlaces(where)
     env.guards, env.replacements = _NotedGuards(places), _NotedReplacements(places)
     return env
@@ -75,7 +71,7 @@ def _data_env_class() -> Any:
 
     refusal = symbolic_shapes.GuardOnDataDependentSymNode
 
-    class DataEnv(symbolic_shapes.ShapeEnv):  # type: ignore[misc]
+    class DataEnv(size_env_class()):  # type: ignore[misc]
         """A ShapeEnv that keeps every fact about a data-dependent symbol that it was told or that it took for granted.
 
         unread: new symbols that no node reads yet. read_by: symbol -> that node. beginnings: symbols of where in its
@@ -89,7 +85,7 @@ def _data_env_class() -> Any:
         """
 
         def __init__(self) -> None:
-            super().__init__(duck_shape=False, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+            super().__init__(outputs_of_any_size=True)
             self.unread: set[Any] = set()
             self.read_by: dict[Any, Any] = {}
             self.beginnings: set[Any] = set()
@@ -192,9 +188,8 @@ def is_truth(expr: Any) -> bool:
 
 def _has_answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether ShapeEnv.evaluate_expr is told what to answer to an open question: guard_or_false and its like."""
-    hint_node_oblivious_answer = (*args, *(None,) * (4 - len(args)))
-    oblivious = kwargs.get("size_oblivious", hint_node_oblivious_answer[2])
-    return bool(oblivious) or kwargs.get("fallback_value", hint_node_oblivious_answer[3]) is not None
+    oblivious = kwargs.get("size_oblivious", args[2] if len(args) > 2 else None)
+    return bool(oblivious) or answer_at_hand(args, kwargs) is not None
 
 
 def raw_symbol(value: Any) -> Any:

@@ -95,9 +95,15 @@ def hint_or_guess(value: torch.SymInt | torch.SymFloat) -> Any:
 
 
 def narrow(size: torch.SymInt, lowest: int, highest: int | None) -> None:
-    """Says of a symbol that it is in a range."""
+    """Says of a size's symbol that it is in a range, which begins at 1 or later; torch's own begins at 2."""
     from torch.fx.experimental.symbolic_shapes import constrain_range
+    from torch.utils._sympy.value_ranges import ValueRanges
 
+    if lowest == 1:
+        env, symbol = size.node.shape_env, size.node.expr
+        env.var_to_range[symbol] = ValueRanges(1, env.var_to_range[symbol].upper)
+        env._update_version_counter()
+        env.from_one.add(symbol)
     constrain_range(size, min=lowest, max=highest)
 
 
