@@ -86,6 +86,18 @@ def test_a_model_of_changing_batch_sizes_compiles_twice_at_most(engine):
     assert sum(record.name == "captured" for record in tracer_core.last_compile(fast)) <= 2
 
 
+def test_one_build_serves_batches_from_one_on(engine):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten()).eval()
+    fast = tracer_core.compile(model, backend=engine)
+    with torch.no_grad():
+        for batch in (4, 1, 2, 32, 1):
+            x = torch.randn(batch, 3, 40, 40)
+            tracer_core.mark_dynamic(x, 0, min=1, max=32)
+            torch.testing.assert_close(fast(x), model(x), rtol=1e-3, atol=1e-4)
+    assert sum(record.name == "captured" for record in tracer_core.last_compile(fast)) == 1
+
+
 def test_results_are_the_callers_own(engine):
     runner, _ = compiled(engine, lambda x: (x + 1, x.view(3, 4), (x * 2).view(-1)), randn(4, 3))
     x = randn(4, 3)

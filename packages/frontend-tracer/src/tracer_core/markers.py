@@ -141,7 +141,8 @@ def mark_dynamic(
 ) -> None:
     """Makes size `dim` of `t` symbolic from the first compile on, within ``min..max`` (inclusive).
 
-    dim: one or several dimensions, negative ones counting from the end. Raises OptionError if a
+    dim: one or several dimensions, negative ones counting from the end. With ``min=1`` the graph serves size 1 too, where
+    that is no other program (else 1 gets a graph of its own, as it does without `min`). Raises OptionError if a
     dimension does not exist, the range is empty, or the present size lies outside it.
     """
     dims: dict[int, tuple[int | None, int | None]] = dict(getattr(t, DYNAMIC_DIMS, {}))
