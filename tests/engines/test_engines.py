@@ -83,7 +83,7 @@ def test_a_model_of_changing_batch_sizes_compiles_twice_at_most(engine):
         for batch in (2, 3, 32, 7):
             x = torch.randn(batch, 8)
             torch.testing.assert_close(fast(x), model(x))
-    assert sum(record.name == "captured" for record in tracer_core.last_compile(fast)) <= 2
+    assert [record.name for record in tracer_core.last_compile(fast)].count("trace") in (1, 2)
 
 
 def test_one_build_serves_batches_from_one_on(engine):
@@ -92,10 +92,10 @@ def test_one_build_serves_batches_from_one_on(engine):
     fast = tracer_core.compile(model, backend=engine)
     with torch.no_grad():
         for batch in (4, 1, 2, 32, 1):
-            x = torch.randn(batch, 3, 40, 40)
+            x = torch.randn(batch, 3, 96, 96)
             tracer_core.mark_dynamic(x, 0, min=1, max=32)
             torch.testing.assert_close(fast(x), model(x), rtol=1e-3, atol=1e-4)
-    assert sum(record.name == "captured" for record in tracer_core.last_compile(fast)) == 1
+    assert [record.name for record in tracer_core.last_compile(fast)].count("trace") == 1
 
 
 def test_results_are_the_callers_own(engine):
