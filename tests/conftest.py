@@ -7,8 +7,10 @@ processes that tests start.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -26,9 +28,15 @@ atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 if not os.path.exists("/dev/nvidia0"):
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported
 
-from tests.support import torchvision_ops  # noqa: E402  (after the environment is set)
+import tracer_core  # noqa: E402, F401  (after the environment is set)
+from tests.support import torchvision_ops  # noqa: E402
 
 torchvision_ops.define()
+
+# Each `reset()` forgets what is installed, and reading the entry points of a hundred distributions again costs as much as
+# a short test. Nothing is installed into this process: the tests of discovery start others (tests/plugin).
+_discovery = sys.modules["tracer_core.backends"]
+_discovery.entry_points = functools.cache(_discovery.entry_points)
 
 
 @pytest.fixture

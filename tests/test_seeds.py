@@ -211,7 +211,13 @@ IMAGES = {
 }
 
 
-@pytest.mark.parametrize("name", IMAGES)
+#: The second size of a model: the same layers, and more of the machine.
+LARGER = ("resnet18_224", "bert_128")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGER else []) for name in IMAGES]
+)
 def test_a_real_model_is_one_graph_and_as_exact_as_eager(name):
     build, make = IMAGES[name]
     model, inputs = build().eval(), make()

@@ -12,7 +12,14 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "cache", "graphs"), CASES)
+#: Each model and each kind of cache is in the others.
+PATIENT = {("llama", "dynamic"), ("gpt2", "static")}
+
+
+@pytest.mark.parametrize(
+    ("name", "cache", "graphs"),
+    [pytest.param(*case, marks=[pytest.mark.slow] if case[:2] in PATIENT else []) for case in CASES],
+)
 def test_64_tokens(name, cache, graphs):
     call = {"inputs": prompt(1, 7), "cache_implementation": cache}
     assert generated(model_of(name), 64, [call, call], "inductor") == [graphs, graphs]

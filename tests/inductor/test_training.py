@@ -148,8 +148,13 @@ def norms():
 
 
 MODELS = {one.__name__: one for one in (resnet18, densenet, densenet121, vit, bert, gpt2, lstm, unet, norms)}
+#: Compiled for seconds each, and made of what other rows have: the deep model, and bfloat16 of models whose layers others have.
+PATIENT = {("densenet121", torch.float32), *((name, torch.bfloat16) for name in ("resnet18", "vit", "gpt2"))}
 CASES = [
-    (name, dtype) for name in MODELS for dtype in SLACK if (name, dtype) != ("densenet121", torch.bfloat16)
+    pytest.param(name, dtype, marks=[pytest.mark.slow] if (name, dtype) in PATIENT else [])
+    for name in MODELS
+    for dtype in SLACK
+    if (name, dtype) != ("densenet121", torch.bfloat16)
 ]
 
 

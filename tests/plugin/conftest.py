@@ -49,7 +49,15 @@ class Environment:
 
     def run(self, program: str) -> Any:
         """Runs a program that sets `result`; returns it (through JSON)."""
-        text = textwrap.dedent(program) + "\nimport json; print('RESULT', json.dumps(result))\n"
+        (result,) = self.run_in_turn(program)
+        return result
+
+    def run_in_turn(self, *programs: str) -> list[Any]:
+        """Runs programs in one process: importing torch costs more than most of them. Each sets `result`; returns all."""
+        text = "import json\nresults = []\n"
+        for program in programs:
+            text += textwrap.dedent(program) + "\nresults.append(result)\n"
+        text += "print('RESULT', json.dumps(results))\n"
         done = subprocess.run(
             [self.python, "-c", text], capture_output=True, text=True, timeout=120, env=dict(os.environ)
         )

@@ -35,6 +35,7 @@ COMPILED = """
     os.environ["TRACER_DEBUG"] = tempfile.mkdtemp()
     import torch, tracer_core
 
+    tracer_core.reset()  # the programs before this one
     torch.manual_seed(0)
 
     class Model(torch.nn.Module):
@@ -53,6 +54,8 @@ COMPILED = """
         torch.allclose(fast(x, y), model(x, y), atol=1e-5),
         any("1 fusions" in record.text for record in tracer_core.last_compile(fast)),
     ]
+    del os.environ["TRACER_DEBUG"]
+    tracer_core.reset()
 """
 
 COUNTED = """
@@ -77,7 +80,7 @@ COUNTED = """
 
 CONFORMS = """
     from tracer_core.testing.conformance import bad, everything, table
-    result = table(bad(everything("peephole", sample=40, seed=3)))
+    result = table(bad(everything("peephole", sample=20, seed=3)))
 """
 
 GONE = """
@@ -93,14 +96,16 @@ GONE = """
 def test_install_use_uninstall(environment):
     assert environment.run(LISTED) == {"listed": False, "row": None}
     environment.install(REPOSITORY / "examples" / "third-party-backend")
-    assert environment.run(LISTED) == {
+    listed, used, compiled, counted, faults = environment.run_in_turn(LISTED, USED, COMPILED, COUNTED, CONFORMS)
+    assert listed == {
         "listed": True,
         "row": ["peephole-backend", "0.3.0", ["cpu", "cuda"], "symbolic", None],
     }
-    assert environment.run(USED) == [True, True, True]
-    assert environment.run(COMPILED) == [True, True]
-    assert environment.run(COUNTED) == [True, {"addcmul": 1, "addmm": 1, "silu": 2}, 4, 0]
-    assert environment.run(CONFORMS) == ""
+    assert used == [True, True, True]
+    assert compiled == [True, True]
+    assert counted == [True, {"addcmul": 1, "addmm": 1, "silu": 2}, 4, 0]
+    assert faults == ""
     environment.pip("uninstall", "--yes", "peephole-backend")
-    assert environment.run(LISTED) == {"listed": False, "row": None}
-    assert "no backend named 'peephole'" in environment.run(GONE)
+    listed, error = environment.run_in_turn(LISTED, GONE)
+    assert listed == {"listed": False, "row": None}
+    assert "no backend named 'peephole'" in error

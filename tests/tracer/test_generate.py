@@ -28,7 +28,14 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "cache", "graphs"), OTHERS)
+#: Each model is among the others.
+PATIENT = {("mistral", "dynamic"), ("gemma2", "static"), ("t5", "dynamic"), ("bart", "static")}
+
+
+@pytest.mark.parametrize(
+    ("name", "cache", "graphs"),
+    [pytest.param(*case, marks=[pytest.mark.slow] if case[:2] in PATIENT else []) for case in OTHERS],
+)
 def test_other_architectures(name, cache, graphs):
     call = {"inputs": prompt(2, 7), "cache_implementation": cache}
     first, again = generated(model_of(name), 20, [call, call])
