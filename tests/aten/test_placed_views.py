@@ -89,3 +89,55 @@ def test_whose_memory_an_input_has_is_asked_in_each_call(program):
     fast = tracer_core.compile(program)
     for x in (torch.ones(3), torch.ones(4)[:3], torch.ones(3)):
         torch.testing.assert_close(fast(x), program(x))
+
+
+def windows_with_gaps(x):
+    x.unfold(0, 2, 3).mul_(3)
+    return x + 1
+
+
+def a_last_element_in_no_window(x):
+    x.view(-1).unfold(dimension=0, size=2, step=2)[1:].add_(1)
+    return x.sum()
+
+
+def windows_of_a_value(x):
+    y = x * 2
+    y.unfold(0, 1, 3).neg_()
+    return y, y * 2
+
+
+def windows_that_take_all(x):
+    x[:6].unfold(0, 3, 3).mul_(x[0].clone())
+    return x
+
+
+def windows_that_are_read(x):
+    x.add_(1)
+    return x.unfold(0, 2, 3) * 2
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize(
+    "program",
+    [windows_with_gaps, a_last_element_in_no_window, windows_of_a_value, windows_that_take_all, windows_that_are_read],
+    ids=lambda one: one.__name__,
+)
+def test_writes_through_windows_keep_what_lies_between(program, backend):
+    mine, theirs = torch.arange(1.0, 8.0), torch.arange(1.0, 8.0)
+    fast = tracer_core.compile(program, backend=backend)
+    for _ in range(2):
+        torch.testing.assert_close(fast(mine), program(theirs), rtol=0, atol=0)
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
+
+
+def test_gradients_of_writes_through_windows():
+    def run(x):
+        y = x * 1
+        y.unfold(0, 2, 3).mul_(3)
+        return (y * y).sum()
+
+    xs = [torch.arange(1.0, 8.0).requires_grad_() for _ in range(2)]
+    for fn, x in zip((tracer_core.compile(run, backend="aten_eager"), run), xs, strict=True):
+        fn(x).backward()
+    assert torch.equal(xs[0].grad, xs[1].grad)

@@ -183,6 +183,7 @@ class Lowering(Interpretation):
             writes = self._writes()
             written = [self.recorder.inputs[index] for index, _ in writes]
             placed_views.require_none(self.gm.graph, self.values, written)
+            placed_views.require_whole_windows(self.gm.graph, self.values, self._is_written)
             self._require_same_aliases()
             planner = OutputPlanner(
                 self.recorder,
@@ -205,6 +206,11 @@ class Lowering(Interpretation):
         )
         plan.text()  # symbolic sizes of views must have a text form: better known now than at the call
         return plan
+
+    def _is_written(self, value: torch.Tensor) -> bool:
+        """Whether the memory of a value of the captured graph is written to."""
+        wrapper = self.wrappers[id(value)]
+        return torch_private.is_functional(wrapper) and torch_private.has_data_mutation(wrapper)
 
     def _require_same_aliases(self) -> None:
         """Whether `contiguous`, `reshape` and the like give a view follows from strides, and a functional

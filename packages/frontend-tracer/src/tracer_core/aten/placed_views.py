@@ -1,14 +1,15 @@
-"""Views that name a place in memory, of inputs that a graph writes to.
+"""Views of memory that a graph writes to, where a functional graph has other values than eager.
 
-In: a captured graph with the eager (fake) values of its nodes, and the inputs that it writes to. Out: nothing, or
+In: a captured graph with the eager (fake) values of its nodes, and what it writes to. Out: nothing, or
 LoweringUnsupported. What always holds: a graph that passes never asks for ``as_strided(..., storage_offset)`` of memory
 that it writes to: there the offset counts from the beginning of the input's storage, while a functional graph's new
-value begins at 0.
+value begins at 0. Nor does it write through windows (``unfold``) that leave elements out: what torch makes of such a write
+has zeros there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -45,3 +46,30 @@ def require_none(
                 "as_strided with a storage_offset of an input that the graph writes to",
                 node.meta.get("user_frame") or "",
             )
+
+
+#: Captured calls that give windows: (tensor, dimension, size, step).
+_WINDOWS = frozenset({torch.Tensor.unfold, "unfold", aten.unfold, aten.unfold.default})
+
+
+def require_whole_windows(
+    graph: torch.fx.Graph, values: Mapping[torch.fx.Node, Any], is_written: Callable[[torch.Tensor], bool]
+) -> None:
+    """Raises for windows that leave elements out, of memory that is written to (through them or not: that is not told
+    apart). Windows that overlap cannot be written through."""
+    for node in graph.nodes:
+        if node.target in _WINDOWS and _leaves_out(node, values) and is_written(values[node]):
+            raise LoweringUnsupported(
+                "windows (unfold) that leave elements out, of memory that is written to",
+                node.meta.get("user_frame") or "",
+            )
+
+
+def _leaves_out(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> bool:
+    names = ("self", "dimension", "size", "step")
+    given = [*node.args, *(node.kwargs[name] for name in names[len(node.args) :])]
+    plain: list[Any] = [values[one] if isinstance(one, torch.fx.Node) else one for one in given]
+    base, dim, size, step = plain
+    length = base.shape[dim] if base.dim() else 1
+    known = all(type(one) is int for one in (length, size, step))
+    return not known or size < step or (size == step and length % step != 0)
