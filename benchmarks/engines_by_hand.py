@@ -8,8 +8,8 @@ seconds of the first call, and milliseconds a call of eager, of ours (as install
 ``--cpu-time`` of one thread's processor time, for machines that do other work). By hand means: for ONNX Runtime,
 torch.onnx.export and an InferenceSession that is fed NumPy arrays; for TVM, torch.export, its importer with the
 parameters bound, its zero pipeline and a VirtualMachine.
-What always holds: a row has a fresh process with empty caches; its programs are timed in turns; "adds" is the median over
-the rounds of differences whose sides were measured in one round; a row that is there is not measured again, and what
+What always holds: a row has a fresh process with empty caches; its programs are timed in turns; ratio and difference beside
+"by hand" are medians over the rounds, the sides of each measured in one round; a row that is there is not measured again, and what
 cannot be measured says why.
 """
 
@@ -27,11 +27,12 @@ import torch
 from benchmarks import engines, models, processes
 from benchmarks.results import Store
 from benchmarks.tables import milliseconds, table
+from benchmarks.timing import speed_up
 
 MODELS = ("resnet18_64", "densenet121_128", "bert_12", "resnext101_7", "gpt2_64", "vit_tiny_224")
 
 #: Rounds, seconds of a turn of one program in a round, and seconds after which no further round begins.
-ROUNDS, SECONDS, ENOUGH = 7, 0.12, 15.0
+ROUNDS, SECONDS, ENOUGH = 16, 0.12, 15.0
 
 
 def onnxrt_by_hand(program: models.Program) -> Callable[[], Any]:
@@ -145,7 +146,7 @@ def line(name: str, engine: str, row: dict[str, Any]) -> list[str]:
     hand, best = rounds.get("by hand"), rounds.get("freeze", rounds.get("ours", []))
     adds = statistics.median(a - b for a, b in zip(best, hand, strict=True)) if hand and best else None
     times = [f"{milliseconds(min(rounds[one]) / 1e3)}" if one in rounds else "failed" for one in COLUMNS]
-    beside = "" if adds is None else f"{min(best) / min(hand):.3f}x, {adds * 1e3:+.0f} µs"
+    beside = "" if adds is None else f"{speed_up(best, hand):.3f}x, {adds * 1e3:+.0f} µs"
     firsts = "/".join(f"{row['first_call_s'][one]:.1f}" if one in row["first_call_s"] else "-" for one in COLUMNS[1:])
     errors = "/".join(f"{value:.2f}" for value in row["error"].values())
     return [models.MODELS[name].title, engine, errors, str(row.get("graphs", "-")), share(row), firsts, *times, beside]
