@@ -9,8 +9,8 @@ seconds of the first call, and milliseconds a call of eager, of ours (as install
 torch.onnx.export and an InferenceSession that is fed NumPy arrays; for TVM, torch.export, its importer with the
 parameters bound, its zero pipeline and a VirtualMachine.
 What always holds: a row has a fresh process with empty caches; its programs are timed in turns; ratio and difference beside
-"by hand" are medians over the rounds, the sides of each measured in one round; a row that is there is not measured again, and what
-cannot be measured says why.
+"by hand" are medians over the rounds, the sides of each measured in one round; a row that is there is not measured again, and
+what cannot be measured says why.
 """
 
 from __future__ import annotations
