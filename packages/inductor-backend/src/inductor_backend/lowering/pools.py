@@ -140,7 +140,6 @@ def _regions(x: Ref, outputs: Sequence[Expr], w: Windows) -> list[tuple[_Span, .
 
 #: From a window's elements and the size that divides an average (None: not asked) to the results.
 Combine = Callable[[list[Element], Value | None], list[Value]]
-Divisor = Callable[[At], Value]
 
 
 @dataclass(frozen=True, slots=True)
