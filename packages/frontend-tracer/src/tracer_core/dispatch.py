@@ -40,7 +40,7 @@ from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Phase, Runne
 from tracer_core.result_check import as_returned, checked
 from tracer_core.stages import debug_folder, stage, wants_text
 from tracer_core.validation import build_config
-from tracer_core.written import versions_counted
+from tracer_core.written import early_writes, versions_counted, writing_like
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _stepped(captured: CapturedGraph, config: CompileConfig) -> Runner:
     compiled = _compile_lowered(captured, config, lowered)
     inner = training.in_its_grad_mode(lowered.graph.graph.nodes, compiled)
     run = _without_ambient_modes(captured, inner)
-    return marked(training.with_used_up(captured, run), fallback_of(compiled))
+    return writing_like(marked(training.with_used_up(captured, run), fallback_of(compiled)), compiled)
 
 
 def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:
@@ -141,7 +141,7 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:
         return training.LazyRunner(lambda: _compile_lowered(backward, config, lowered))
 
     runner = training.training_runner(captured, graphs, run_forward, compile_backward)
-    return marked(runner, fallback_of(run_forward))
+    return writing_like(marked(runner, fallback_of(run_forward)), compiled)
 
 
 def compile_torch_graph(
@@ -210,7 +210,11 @@ def _compile_lowered(captured: CapturedGraph, config: CompileConfig, lowered: Lo
     # The program's own operators give what eager gives, also where fakes of this torch say something else.
     own = lowered.ir == "torch" and config.backend.compile is compile_eager
     spec = as_returned(lowered.spec, runner)
-    result = lowered.finish(runner if own else versions_counted(checked(runner, spec, functional=lowered.ir != "torch"), spec))
+    early = early_writes(runner)
+    functional = lowered.ir != "torch"
+    result = lowered.finish(runner if own else versions_counted(checked(runner, spec, functional=functional), spec, early))
+    if early is not None:
+        result.written_early = early  # type: ignore[attr-defined]
     if spec is not lowered.spec:
         result.channels_last = runner.channels_last  # type: ignore[attr-defined]
     if lowered.ir != "torch" and not refused:
@@ -289,4 +293,4 @@ def _inside(context: Callable[[], Any], runner: Runner) -> Runner:
         with context():
             return runner(inputs)
 
-    return marked(run, fallback_of(runner))
+    return writing_like(marked(run, fallback_of(runner)), runner)

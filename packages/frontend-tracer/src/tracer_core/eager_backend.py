@@ -27,6 +27,8 @@ def compile_eager(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         outputs: Sequence[Any] = forward(*inputs)
         return outputs
 
+    if spec.mutations:
+        run.written_early = frozenset()  # type: ignore[attr-defined]  # the copies stand at the graph's end
     return run
 
 

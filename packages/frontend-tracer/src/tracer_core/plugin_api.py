@@ -188,7 +188,9 @@ class CompileSpec:
     """What a backend is told about a graph beside the graph.
 
     inputs, outputs, sizes: see their types. mutations: indices of the inputs that the graph writes
-    to; in ATen graphs each has one trailing ``aten.copy_(placeholder, value)`` node. phase: what part
+    to; in ATen graphs each has one trailing ``aten.copy_(placeholder, value)`` node. A runner may say by its attribute
+    `written_early`, a set of such indices, which of them it may have written to when it raises: where the program then runs
+    in the graph's place, the core need undo these only. phase: what part
     of the program the graph is. options: an instance of the backend's options dataclass. mode: one of
     the backend's modes. device: where most of the graph's inputs live. cache_key: hex digest over
     graph, shapes, dtypes, options, mode and versions: equal keys mean that compiling again would

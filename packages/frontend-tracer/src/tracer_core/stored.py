@@ -40,7 +40,7 @@ from tracer_core.segments.transition import Transition
 from tracer_core.segments.variants import Segment
 from tracer_core.source import Source
 from tracer_core.version import __version__
-from tracer_core.written import versions_counted
+from tracer_core.written import early_writes, versions_counted
 
 FORMAT = 1
 
@@ -207,7 +207,8 @@ def _load_graph(entry: dict[str, Any], function: CompiledFunction) -> Any:
         return None
     deserialize = resolve(function.config.backend.deserialize)
     spec = _spec_from_json(stored["spec"], function.config.options)
-    runner = versions_counted(deserialize(base64.b64decode(stored["backend"]), spec), spec)
+    backend_runner = deserialize(base64.b64decode(stored["backend"]), spec)
+    runner = versions_counted(backend_runner, spec, early_writes(backend_runner))
     if stored["plan"] is None:
         return runner
     space: dict[str, Any] = {"runner": runner, "constants": ()}

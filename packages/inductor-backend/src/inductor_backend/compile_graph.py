@@ -19,7 +19,7 @@ from inductor_backend.codegen.cpp.kernel import KernelText, KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.triton.product import Blocks
-from inductor_backend.codegen.wrapper import EXAMPLE, Step, Wrapper
+from inductor_backend.codegen.wrapper import EARLY, EXAMPLE, Step, Wrapper
 from inductor_backend.externs.packed_ops import name_of
 from inductor_backend.externs.table import Choice
 from inductor_backend.freezing.attention import with_own_attention
@@ -40,6 +40,7 @@ from inductor_backend.regions.repeats import find_repeats
 from inductor_backend.regions.stamp import NotEqual, Scheduled, stamp
 from inductor_backend.schedule.absorb import absorb
 from inductor_backend.schedule.dependencies import live_nodes
+from inductor_backend.schedule.early_writes import early_writes
 from inductor_backend.schedule.extern_choice import choose_externs
 from inductor_backend.schedule.fuse import Group, Plan, fuse, readers_outside
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
@@ -237,7 +238,10 @@ def _module_text(c: Compilation) -> None:
         f"{c.spec.name}: {calls} fused kernels ({kernels} different), {externs} operator calls.\n\n"
         "Made by inductor_backend; runs alone: python output_code.py makes random inputs and prints its time.\n"
     )
-    c.text = Wrapper(c.program, c.memory, c.spec.sizes, c.choices).module(c.steps, c.sources, header)
+    wrapper = Wrapper(c.program, c.memory, c.spec.sizes, c.choices)
+    if c.spec.mutations:
+        wrapper.early = early_writes(c.gm.graph, c.program, c.plan.groups, c.kernels)
+    c.text = wrapper.module(c.steps, c.sources, header)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +282,8 @@ def load_module(text: str, library: Any, constants: dict[str, torch.Tensor], nam
     namespace: dict[str, Any] = {"__name__": f"inductor_{name}", "LIBRARY": library, "CONSTANTS": constants}
     exec(compile(text.partition(f"\n{EXAMPLE}")[0], f"<inductor {name}>", "exec"), namespace)
     runner: Runner = namespace["call"]
+    if EARLY in namespace:
+        runner.written_early = frozenset(namespace[EARLY])  # type: ignore[attr-defined]
     return runner
 
 

@@ -24,7 +24,9 @@ ALIGNMENT = 64
 
 class Machine:
     """The runner (mutable: it keeps idle virtual machines). frozen: names of inputs of the graph that are constants of
-    the executable; held: what must live as long as they do."""
+    the executable; held: what must live as long as they do. written_early: see `CompileSpec.mutations`."""
+
+    written_early: frozenset[int] = frozenset()
 
     def __init__(
         self, executable: Any, graph: Any, spec: CompileSpec, frozen: Container[str] = (), held: Any = None

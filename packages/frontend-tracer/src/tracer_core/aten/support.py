@@ -282,7 +282,13 @@ class Partition:
         (output,) = self.graph.find_nodes(op="output")
         outer.node_copy(output, made.__getitem__)
         forward = torch.fx.GraphModule(torch.nn.Module(), outer, class_name="Parts").forward
-        return lambda inputs: forward(*inputs)
+
+        def run(inputs: list[Any]) -> Sequence[Any]:
+            outputs: Sequence[Any] = forward(*inputs)
+            return outputs
+
+        run.written_early = frozenset()  # type: ignore[attr-defined]  # writes come last
+        return run
 
     def _add_part(
         self,

@@ -44,6 +44,7 @@ from tracer_core.segments.transition import Transition
 from tracer_core.shapes import ShapePolicy, broken_promise, size_conditions
 from tracer_core.source import Source
 from tracer_core.stages import stage, wants_text
+from tracer_core.written import early_writes
 
 _MAX_RESTARTS = 64
 #: What a backend, or the calls that come, may turn out not to take as symbols at one place of the program.
@@ -373,12 +374,20 @@ class _Generator:
         ]
 
     def _spare(self, written: list[tuple[Source, torch.fx.Node]], runner: Runner) -> Spare:
-        risks = risks_of(self.tracer.recorder.graph)
         lowered = dispatch.parts_of(runner) is not None
         storages = [torch_private.storage_id(node.meta["val"]) for _, node in written]
-        risky = risks.lowered if lowered else risks.in_order
+        risky = self._risky(runner, lowered)
         always = {i for i, storage in enumerate(storages) if storage in risky}
         return Spare(frozenset(always), not lowered or bool(always))
+
+    def _risky(self, runner: Runner, lowered: bool) -> frozenset[int]:
+        """Storages that may have been written to when the graph raises."""
+        recorder, early = self.tracer.recorder, early_writes(runner)
+        if early is None:
+            risks = risks_of(recorder.graph)
+            return risks.lowered if lowered else risks.in_order
+        given = [node.meta["val"] for _, _, node in recorder.inputs]
+        return frozenset(torch_private.storage_id(given[index]) for index in early if index < len(given))
 
     def _written(self) -> list[tuple[Source, torch.fx.Node]]:
         tracer = self.tracer

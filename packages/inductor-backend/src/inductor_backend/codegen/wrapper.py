@@ -28,6 +28,8 @@ from inductor_backend.runtime.large import LARGE
 from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
 from tracer_core.plugin_api import SizeSpec
 
+#: The module's constant that says which inputs may have been written to when its call raises.
+EARLY = "WRITTEN_EARLY"
 #: Where the part of a module begins that it needs only when it is run alone.
 EXAMPLE = "def example_inputs():"
 
@@ -80,6 +82,8 @@ class Wrapper:
         self.view_names: dict[Any, str] = {}
         self.targets: dict[str, str] = {}
         self.body = CodeWriter()
+        #: Numbers of the inputs that `call` may have written to when it raises; None: not known.
+        self.early: tuple[int, ...] | None = None
         self.expects = False  # whether a line of the body looks at an operator's result
         #: Not where it is empty and what lies in it has symbolic sizes all the same.
         self.static_arena = isinstance(plan.size, int) and all(
@@ -232,9 +236,10 @@ class Wrapper:
         names = ", ".join(f"SOURCE_{k}" for k in range(len(sources)))
         if sources:
             out.line(f"library = load_library([{names}], {self.program.name!r}, globals().get('LIBRARY'))")
-        runs = {step.run.name: len(step.run.arguments) + len(step.run.symbols) for step in steps if step.run is not None}
-        for name, count in runs.items():
-            out.line(f"{name} = library.function({name!r}, {count})")
+        runs = {step.run.name: step.run for step in steps if step.run is not None}
+        for name, run in runs.items():
+            count = len(run.arguments) + len(run.symbols)
+            out.line(f"{name} = library.function({name!r}, {count}, fails={run.fails})")
         for line in self.definitions:
             out.line(line)
         for text, name in self.targets.items():
@@ -248,6 +253,8 @@ class Wrapper:
             )
         if self.expects:
             out.line("unchecked = True")
+        if self.early is not None:
+            out.line(f"{EARLY} = {self.early}")
         out.line()
         self._call(out)
         out.line()

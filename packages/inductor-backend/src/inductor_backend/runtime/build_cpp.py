@@ -56,15 +56,15 @@ class Library:
                 "inductor", "load", f"library {self.name!r} ({self.path}) exports no function {function!r}"
             ) from None
 
-    def function(self, name: str, nargs: int) -> Callable[..., None]:
+    def function(self, name: str, nargs: int, fails: bool = True) -> Callable[..., None]:
         """A callable for ``TC_EXPORT void name(const int64_t* a)`` taking `nargs` tensors or ints.
 
         A tensor is passed as its data pointer. The GIL is released during the call. What a kernel reported
-        by ``tc_fail`` is raised: IndexError for a bad index, RuntimeError for an integer division by zero.
+        by ``tc_fail`` is raised: IndexError for a bad index, RuntimeError for an integer division by zero. fails: whether
+        a kernel of this function may report something.
         """
-        return launcher(
-            maker(self.handle), self.address(name), nargs, name, self._error_flag(), keep_alive=self
-        )
+        error = self._error_flag() if fails else 0
+        return launcher(maker(self.handle), self.address(name), nargs, name, error, keep_alive=self)
 
     def _error_flag(self) -> int:
         """Address of the prelude's ``tc_error``; 0 in a library built without the prelude."""

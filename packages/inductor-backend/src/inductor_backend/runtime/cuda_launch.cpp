@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <dlfcn.h>
 #define TC_EXPORT extern "C" __attribute__((visibility("default")))
-TC_EXPORT int tc_error;
-int tc_error = 0;
+TC_EXPORT int tc_error[2];
+int tc_error[2] = {0, 0};
 
 typedef void* Handle;
 typedef int (*LaunchKernel)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**,
@@ -28,7 +28,10 @@ static EncodeTiled encode_tiled;
 static const int HEAD = 10, MATRIX = 12, MOST_MATRICES = 2;
 static const int DRIVER_MISSING = 2000, CUDA_ERROR = 1000;
 
-static void fail(int code) { __atomic_store_n(&tc_error, code, __ATOMIC_RELAXED); }
+static void fail(int code) {
+    __atomic_store_n(&tc_error[1], code, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&tc_error[0], 1, __ATOMIC_RELEASE);
+}
 
 static bool find_driver() {
     if (launch_kernel) return true;

@@ -36,7 +36,8 @@ def launcher(
 
     It raises TypeError on a wrong number of arguments, AttributeError on an argument that is neither an
     int nor has ``data_ptr()``, OverflowError on an int beyond 64 bits, and what the kernel reported in the
-    int at address `error` (see ``tc_fail``). make: the library's own ``tc_launcher``. keep_alive: the library.
+    two ints at address `error` (see ``tc_fail``; 0: its kernels report nothing). make: the library's own ``tc_launcher``.
+    keep_alive: the library.
     """
     record = _Record(address, nargs, error, name.encode()[:63])
     launch: Callable[..., None] = make((bytes(record), keep_alive), int)

@@ -149,6 +149,14 @@ CPP_OPS.update({name: _call("ts_" + name) for name in _SPECIAL_CALLS.split()})
 
 #: Ops whose text the kernel writer makes, since they touch buffers, loop variables or sizes.
 KERNEL_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index", "wrap_index"})
+#: Of whole numbers, they report a divisor of zero.
+DIVISIONS = frozenset({"trunc_div", "floor_div", "fmod", "mod"})
+
+
+def may_fail(value: Value) -> bool:
+    """Whether computing a value may report an error (``tc_fail``)."""
+    return value.name == "check_index" or (value.name in DIVISIONS and not value.dtype.is_floating_point)
+
 
 _CONVERSIONS = {
     ("ToFloat", "cpp"): "(double)", ("ToFloat", "python"): "float", ("TruncToInt", "cpp"): "(int64_t)",

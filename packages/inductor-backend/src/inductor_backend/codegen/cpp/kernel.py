@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.column_writer import ColumnWriter
-from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
+from inductor_backend.codegen.cpp.expressions import C_TYPES, may_fail, memory_type
 from inductor_backend.codegen.cpp.loops import walk
 from inductor_backend.codegen.cpp.row_writer import loop_values
 from inductor_backend.codegen.cpp.tiling import ACROSS, ALONG, Tiling
 from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.index_expr import Expr, product
-from inductor_backend.loop_ir.values import Value
+from inductor_backend.loop_ir.values import Value, topological
 from inductor_backend.schedule.fused_body import Phase
 
 #: Work (rough scalar instructions) from which a parallel region pays.
@@ -34,12 +34,15 @@ NAME = "@NAME@"
 @dataclass(frozen=True, slots=True)
 class KernelText:
     """text: the functions, with `@NAME@` for the name. pointers: storages, in argument order. sizes: the
-    int64 arguments that follow. label: for the name."""
+    int64 arguments that follow. label: for the name. written: places of those pointers that it writes to. fails: whether
+    it may report an error."""
 
     text: str
     pointers: tuple[str, ...]
     sizes: tuple[Expr, ...]
     label: str
+    written: tuple[int, ...] = ()
+    fails: bool = False
 
 
 class KernelWriter(ColumnWriter):
@@ -66,7 +69,11 @@ class KernelWriter(ColumnWriter):
         head.lines += self.out.lines
         head.line("}")
         self._dispatch(head, parameters, ", ".join(names))
-        return KernelText(head.text(), tuple(self.pointers), tuple(self.arguments), label[:48] or "empty")
+        return KernelText(
+            head.text(), tuple(self.pointers), tuple(self.arguments), label[:48] or "empty",
+            tuple(place for place, storage in enumerate(self.pointers) if storage in self.written),
+            any(map(may_fail, topological(self.body.values()))),
+        )  # fmt: skip
 
     def _parameters(self) -> str:
         parts = []

@@ -38,6 +38,11 @@ static inline bool as_int64(PyObject* value, int64_t* out) {
     return !(*out == -1 && PyErr_Occurred());
 }
 
+// how often a kernel of the library has failed; null: this function's kernels never do
+static inline int failures(const Launch* launch) {
+    return launch->error ? __atomic_load_n(launch->error, __ATOMIC_ACQUIRE) : 0;
+}
+
 static PyObject* call(PyObject* self, PyObject* const* args, ssize n) {
     const Launch* launch = (const Launch*)PyBytes_AsString(PyTuple_GetItem(self, 0));
     if (n != launch->nargs)
@@ -46,10 +51,12 @@ static PyObject* call(PyObject* self, PyObject* const* args, ssize n) {
     for (ssize i = 0; i < n; i++)
         if (!as_int64(args[i], a + i)) return nullptr;
     void* state = PyEval_SaveThread();
+    const int before = failures(launch);
     launch->function(a);
+    const bool failed = failures(launch) != before;
     PyEval_RestoreThread(state);
-    if (launch->error && __builtin_expect(*launch->error, 0)) {
-        int code = __atomic_exchange_n(launch->error, 0, __ATOMIC_RELAXED);
+    if (__builtin_expect(failed, 0)) {
+        int code = __atomic_load_n(launch->error + 1, __ATOMIC_RELAXED);
         if (code == 1) return PyErr_Format(PyExc_IndexError, "index out of range in self");
         if (code == 2) return PyErr_Format(PyExc_RuntimeError, "ZeroDivisionError");
         if (code == 3) return PyErr_Format(PyExc_RuntimeError, "%s was not built for these sizes", launch->name);

@@ -34,18 +34,23 @@ static inline int64_t tc_width(int64_t cells, int64_t columns, bool many, int64_
 }
 """
 
+#: After a kernel that may fail: what follows must not write what it made of it into the caller's tensors.
+STOP = "if (tc_failures() != failures) return;"
+
 #: Where a call names an argument of its run.
 SLOT = re.compile("@([^@]+)@")
 
 
 @dataclass(slots=True)
 class Run:
-    """One exported function. arguments: storages or ``arena``, then symbols. calls: in order."""
+    """One exported function. arguments: storages or ``arena``, then symbols. lines: its calls, in order. fails: whether one
+    of them may report an error; none is made after one that did."""
 
     name: str
     arguments: list[str] = field(default_factory=list)
     symbols: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    fails: bool = False
 
 
 class CppModule:
@@ -75,6 +80,9 @@ class CppModule:
         written = [self._pointer(run, storage) for storage in kernel.pointers]
         sizes = [self._size(run, size) for size in kernel.sizes]
         run.lines.append(f"{name}({', '.join([*written, *sizes])});")
+        if kernel.fails:
+            run.lines.append(STOP)
+            run.fails = True
 
     def _slot(self, run: Run, name: str) -> str:
         if name not in run.arguments:
@@ -99,6 +107,8 @@ class CppModule:
         with out.block(f"TC_EXPORT void {run.name}(const int64_t* a)"):
             for place, symbol in enumerate(run.symbols):
                 out.line(f"const int64_t {symbol} = a[{len(run.arguments) + place}];")
+            if run.fails:
+                out.line("const int failures = tc_failures();")
             for line in self._calls(run):
                 out.line(line)
 

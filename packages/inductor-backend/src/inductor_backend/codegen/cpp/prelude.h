@@ -31,10 +31,16 @@
 // ---- errors that a kernel meets while it runs: remembered here, raised by the launcher
 #define TC_BAD_INDEX 1
 #define TC_ZERO_DIVISION 2
+// tc_error: how often something failed, and what did last. It is only ever counted up, so a call that compares the count
+// with that at its start cannot miss its own failure; it may take another thread's for its own, and raises too.
 extern "C" {
-__attribute__((visibility("default"), weak)) int tc_error = 0;
+__attribute__((visibility("default"), weak)) int tc_error[2] = {0, 0};
 }
-TC_INLINE void tc_fail(int code) { __atomic_store_n(&tc_error, code, __ATOMIC_RELAXED); }
+TC_INLINE void tc_fail(int code) {
+    __atomic_store_n(&tc_error[1], code, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&tc_error[0], 1, __ATOMIC_RELEASE);
+}
+TC_INLINE int tc_failures() { return __atomic_load_n(&tc_error[0], __ATOMIC_ACQUIRE); }
 // An index into a dimension of `size`: negative ones count from the end; a bad one is reported and read as 0.
 TC_INLINE int64_t tc_index(int64_t i, int64_t size) {
     i += i < 0 ? size : 0;

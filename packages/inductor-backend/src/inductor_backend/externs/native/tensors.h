@@ -28,8 +28,11 @@ template <class Work> INLINE void share_out(int64_t tasks, int threads, const Wo
 }
 
 // For sizes that a unit was not built for: the launcher raises (3: see runtime/launch.py).
-extern "C" __attribute__((visibility("default"))) int tc_error;
-INLINE void not_built() { __atomic_store_n(&tc_error, 3, __ATOMIC_RELAXED); }
+extern "C" __attribute__((visibility("default"))) int tc_error[2];
+INLINE void not_built() {
+    __atomic_store_n(&tc_error[1], 3, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&tc_error[0], 1, __ATOMIC_RELEASE);
+}
 
 // Activations: the numbers of externs/native.py. `post_line` is in posts.cpp: only that unit pays for them.
 enum Post { NONE, RELU, GELU_ERF, GELU_TANH, SILU, TANH, SIGMOID, HARDSWISH, RELU6 };
