@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("plugin_api",),
     ("captured", "hookspecs", "fallbacks", "eager_backend", "compiled_module", "contiguous", "promotion"),
     ("auto.backend", "auto.choice"),
-    ("one_node",),
+    ("one_node", "alarms"),
     ("bridges", "markers"),
     ("functional",),
     ("backends",),

@@ -85,7 +85,7 @@ def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
         made = None if whole is shaped else tuple(whole.meta["val"].shape)
         shaped = whole
         if shaped.op == "placeholder" or shaped in nodes:
-            shaped = _call(copy, aten.clone.default, (shaped,))
+            shaped = call(copy, aten.clone.default, shaped)
         value = node.meta["val"]
         stride = tuple(value.stride()) if has_gaps(*_numbers(value)) and target is None else None
         results.append(Result(shaped.name, value.dtype, made, order, zeros, tuple(value.shape), stride, target))
@@ -152,10 +152,11 @@ def _dtype(node: torch.fx.Node) -> torch.dtype:
     return value.dtype if isinstance(value, torch.Tensor) else torch.int64
 
 
-def _call(graph: torch.fx.Graph, target: Any, args: tuple[Any, ...]) -> torch.fx.Node:
-    """A node at the end of `graph`, with its value."""
-    node = graph.call_function(target, args)
-    node.meta["val"] = target(*torch.fx.map_arg(args, lambda arg: arg.meta["val"]))
+def call(graph: torch.fx.Graph, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    """A node where `graph` inserts now, with its value."""
+    node = graph.call_function(target, args, kwargs)
+    values: Any = torch.fx.map_arg((args, kwargs), lambda arg: arg.meta["val"])  # type: ignore[no-untyped-call]
+    node.meta["val"] = target(*values[0], **values[1])
     return node
 
 
@@ -171,7 +172,7 @@ def _as_in_memory(
         dim for dim, (size, step) in enumerate(zip(sizes, strides, strict=True)) if not step and size > 1
     )
     for dim in zeros:
-        node = _call(graph, aten.slice.Tensor, (node, dim, 0, 1))
+        node = call(graph, aten.slice.Tensor, node, dim, 0, 1)
         sizes[dim] = 1
     # dimensions of size 1 stay where they are: their stride says nothing
     free = [dim for dim, size in enumerate(sizes) if size > 1]
@@ -179,7 +180,7 @@ def _as_in_memory(
     order = tuple(next(by_stride) if sizes[dim] > 1 else dim for dim in range(len(sizes)))
     if order == tuple(range(len(sizes))):
         return node, None, zeros
-    return _call(graph, aten.permute.default, (node, list(order))), order, zeros
+    return call(graph, aten.permute.default, node, list(order)), order, zeros
 
 
 class ResultForm:

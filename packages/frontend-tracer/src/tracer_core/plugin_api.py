@@ -3,8 +3,8 @@
 In: nothing but torch and the standard library, so that importing it costs what importing torch
 costs. Out: the types a backend fills in (`Backend`) and is handed (`CompileSpec`), the hook marker
 (`hookimpl`), services (`lower`, `compile_graph`, `get_backend`; for backends over an engine `contiguous_graph`,
-`promote` and `node_probe`), and the core's errors, environment, stages, loggers and cache folders, re-exported so that a
-backend needs no other import.
+`promote`, `node_probe` and `add_alarm`), and the core's errors, environment, stages, loggers and cache folders,
+re-exported so that a backend needs no other import.
 
 A backend's engine (triton, onnxruntime, tvm, ...) is never imported to *list* it: `compile`,
 `supports`, `available`, `options` and the other callables may be given as ``"module:attribute"``
@@ -50,6 +50,7 @@ __all__ = [
     "CacheLocationError",
     "CompileSpec",
     "Environment",
+    "Fault",
     "InputSpec",
     "OptionError",
     "OutputSpec",
@@ -61,7 +62,9 @@ __all__ = [
     "TracerError",
     "Training",
     "VerifyError",
+    "add_alarm",
     "cache_folder",
+    "checks_indices",
     "compile_graph",
     "contiguous_graph",
     "debug_folder",
@@ -213,6 +216,14 @@ class CompileSpec:
     device: torch.device
     cache_key: str
     constants: tuple[int, ...] = ()
+
+
+class Fault(enum.Enum):
+    """What may make an engine's results of an operator others than PyTorch's: see `add_alarm`."""
+
+    INDEX = "an index out of range, or a negative one that PyTorch refuses"
+    NAN = "NaN in an argument"
+    INFINITE = "NaN or an infinity in an argument"
 
 
 #: What `Backend.compile` returns: called with a flat list of the graph's inputs, which it may clear
@@ -376,6 +387,28 @@ def contiguous_graph(graph: torch.fx.GraphModule) -> Any:
     from tracer_core.contiguous import contiguous_graph as implementation  # heavy: torch
 
     return implementation(graph)
+
+
+def add_alarm(
+    graph: torch.fx.Graph,
+    faults: Callable[[Any], Fault | None],
+    eager: Callable[..., Any],
+    total: Callable[[Any], Any] | None = None,
+) -> Any:
+    """For engines whose results are PyTorch's for all but a few values: adds one result to the graph, the alarm, in place.
+    faults: for each node the values for which the engine must not have it, or None. Gives an object with the result's
+    `name`, `sounds(value)`, and `eager`, which gives PyTorch's results for a call with such values; None where no node has
+    a fault. See `tracer_core.alarms`."""
+    from tracer_core.alarms import add_alarm as implementation  # heavy: torch
+
+    return implementation(graph, faults, eager, total)
+
+
+def checks_indices(node: torch.fx.Node) -> bool:
+    """Whether an alarm can check the indices of an operator (`Fault.INDEX`), so that an engine need not."""
+    from tracer_core.alarms import checkable  # heavy: torch
+
+    return checkable(node)
 
 
 def promote(graph: torch.fx.Graph) -> None:

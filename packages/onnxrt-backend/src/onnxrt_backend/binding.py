@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from onnxrt_backend.export import Exported
-from onnxrt_backend.pooling import sounds
 from onnxrt_backend.torch_private import element_type, raw_binding, raw_device
 from tracer_core.plugin_api import CompileSpec
 
@@ -58,7 +57,7 @@ class BoundSession:
         self._forms = exported.graph.forms(spec)
         self._outputs = [(form, form.name, element_type(form.dtype)) for form in self._forms]
         self._finish = exported.graph.finish
-        self._alarm, self._eager = exported.alarm, exported.eager
+        self._alarm = exported.alarm
         self._idle: deque[Binding] = deque()
         nowhere = torch.empty(1, device=spec.device)
         self._held = (held, nowhere)
@@ -78,16 +77,16 @@ class BoundSession:
             buffers.append(buffer)
         binding.run()
         del kept
-        alarmed = binding.alarm is not None and sounds(binding.alarm.item())
+        alarmed = binding.alarm is not None and self._alarm.sounds(binding.alarm)
         self._idle.append(binding)
-        outputs: Sequence[Any] = self._eager(*inputs) if alarmed else self._finish(self._forms, buffers, inputs)
+        outputs: Sequence[Any] = self._alarm.eager(*inputs) if alarmed else self._finish(self._forms, buffers, inputs)
         return outputs
 
     def _new_binding(self) -> Binding:
         binding = Binding(self._session, len(self._inputs))
         if self._alarm is not None:
             alarm = binding.alarm = torch.zeros((), device=self._device)
-            binding.output(self._alarm, self._place, element_type(alarm.dtype), alarm.shape, alarm.data_ptr())
+            binding.output(self._alarm.name, self._place, element_type(alarm.dtype), alarm.shape, alarm.data_ptr())
         return binding
 
     def _bind_inputs(self, binding: Binding, inputs: Sequence[Any]) -> list[torch.Tensor]:

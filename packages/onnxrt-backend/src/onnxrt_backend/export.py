@@ -13,26 +13,24 @@ import torch
 
 from onnxrt_backend import torch_private
 from onnxrt_backend.attention import forbidden_rows_are_zeros
-from onnxrt_backend.pooling import add_alarm
-from tracer_core.plugin_api import contiguous_graph, promote
+from onnxrt_backend.faults import fault, total
+from tracer_core.plugin_api import add_alarm, contiguous_graph, promote
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
     """model: serialised ONNX. graph: a `tracer_core.contiguous.ContiguousGraph`: its inputs and results are the
-    model's. eager: the graph as it was given, for calls of which the alarm (the name of a result more, see `pooling`; None:
-    there is none) says that ONNX Runtime has them otherwise."""
+    model's. alarm: says of which calls ONNX Runtime has other results than eager (`tracer_core.alarms.Alarm`), or None."""
 
     model: bytes
     graph: Any
-    eager: torch.fx.GraphModule
-    alarm: str | None
+    alarm: Any
 
 
 def export(graph: torch.fx.GraphModule, name: str) -> Exported:
     """Translates `graph`. Raises what the exporter raises for an operator it cannot translate."""
     made = contiguous_graph(graph)
     forbidden_rows_are_zeros(made.graph)
-    alarm = add_alarm(made.graph)
+    alarm = add_alarm(made.graph, fault, graph, total)
     promote(made.graph)
-    return Exported(torch_private.translate(made.graph, name), made, graph, alarm)
+    return Exported(torch_private.translate(made.graph, name), made, alarm)

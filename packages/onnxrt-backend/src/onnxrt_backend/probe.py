@@ -14,7 +14,8 @@ import torch
 
 from onnxrt_backend import torch_private
 from onnxrt_backend.attention import forbidden_rows_are_zeros
-from tracer_core.plugin_api import promote
+from onnxrt_backend.faults import fault, total
+from tracer_core.plugin_api import add_alarm, promote
 
 
 def build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]]:
@@ -23,6 +24,8 @@ def build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]
 
     names = [node.name for node in graph.find_nodes(op="placeholder")]
     forbidden_rows_are_zeros(graph)
+    n_results = len(graph.output_node().args[0])  # type: ignore[arg-type]
+    add_alarm(graph, fault, lambda: None, total)
     promote(graph)
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4
@@ -35,7 +38,7 @@ def build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]
     def run(inputs: list[Any]) -> list[torch.Tensor]:
         pairs = zip(names, inputs, strict=True)
         feed = {name: torch.as_tensor(value).numpy() for name, value in pairs if name in fed}
-        return [torch.from_numpy(_writable(item)) for item in session.run(None, feed)]
+        return [torch.from_numpy(_writable(item)) for item in session.run(None, feed)[:n_results]]
 
     return run
 

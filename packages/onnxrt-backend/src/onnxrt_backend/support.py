@@ -14,7 +14,7 @@ import torch
 
 from onnxrt_backend import torch_private
 from onnxrt_backend.attention import refusal
-from onnxrt_backend.pooling import positions_are_read
+from onnxrt_backend.faults import positions_are_read
 from onnxrt_backend.probe import build
 from tracer_core.plugin_api import node_probe
 

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 
 from tvm_backend import elementary, products, rows
+from tvm_backend.bounds import BOUNDS
 from tvm_backend.convolutions import convolution
 from tvm_backend.dtypes import DTYPES
+from tvm_backend.indexing import INDEXING
 from tvm_backend.pooling import POOLING
 from tvm_backend.tvm_private import Converter
 
@@ -172,4 +174,4 @@ CONVERTERS: dict[str, Converter] = {
     "sigmoid.default": _elementary(elementary.sigmoid, "sigmoid"),
     "silu.default": _elementary(elementary.silu, "nn.silu"),
     "tanh.default": _elementary(elementary.tanh, "tanh"),
-} | POOLING
+} | BOUNDS | INDEXING | POOLING

@@ -21,8 +21,8 @@ class Freezable:
     """What the backend gives for a graph with constants: see `CompileSpec.constants`. reads: all of them, because what
     is bound is not copied."""
 
-    def __init__(self, module: Any, graph: Any, spec: CompileSpec) -> None:
-        self._module, self._graph, self._spec = module, graph, spec
+    def __init__(self, module: Any, graph: Any, alarm: Any, spec: CompileSpec) -> None:
+        self._module, self._graph, self._alarm, self._spec = module, graph, alarm, spec
         self.reads = frozenset(range(len(spec.constants)))
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
@@ -40,4 +40,4 @@ class Freezable:
         with stage("tvm freeze", graph=spec.name):
             target = target_of(spec.options.target, spec.device.type)
             executable = build(with_constants(self._module, values), target, spec.options, spec.name)
-        return Machine(executable, self._graph, spec, frozenset(values), values)
+        return Machine(executable, self._graph, self._alarm, spec, frozenset(values), values)

@@ -23,17 +23,18 @@ ALIGNMENT = 64
 
 
 class Machine:
-    """The runner (mutable: it keeps idle virtual machines). frozen: names of inputs of the graph that are constants of
-    the executable; held: what must live as long as they do. written_early: see `CompileSpec.mutations`."""
+    """The runner (mutable: it keeps idle virtual machines). alarm: says which calls' results must be eager's (None: none);
+    it is the executable's last result. frozen: names of inputs of the graph that are constants of the executable; held:
+    what must live as long as they do. written_early: see `CompileSpec.mutations`."""
 
     written_early: frozenset[int] = frozenset()
 
     def __init__(
-        self, executable: Any, graph: Any, spec: CompileSpec, frozen: Container[str] = (), held: Any = None
+        self, executable: Any, graph: Any, alarm: Any, spec: CompileSpec, frozen: Container[str] = (), held: Any = None
     ) -> None:
         import tvm
 
-        self._executable, self._graph = executable, graph
+        self._executable, self._graph, self._alarm = executable, graph, alarm
         self._device = tvm.device(spec.device.type, spec.device.index or 0)
         self._inputs = [index for index, name, _ in graph.inputs if name not in frozen]
         self._held = held
@@ -50,7 +51,11 @@ class Machine:
             main = self._make()
         results = [_own(value) for value in main(*(_argument(inputs[index]) for index in self._inputs))]
         self._idle.append(main)
-        outputs: Sequence[Any] = self._graph.finish(self._forms, self._apart(results, inputs), inputs)
+        outputs: Sequence[Any]
+        if self._alarm is not None and self._alarm.sounds(results.pop()):
+            outputs = self._alarm.eager(*inputs)
+            return outputs
+        outputs = self._graph.finish(self._forms, self._apart(results, inputs), inputs)
         return outputs
 
     def _apart(self, results: list[torch.Tensor], inputs: Sequence[Any]) -> list[torch.Tensor]:

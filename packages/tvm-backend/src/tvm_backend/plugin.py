@@ -10,7 +10,16 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from tracer_core.plugin_api import Backend, CompileSpec, Runner, contiguous_graph, hookimpl, promote, stage
+from tracer_core.plugin_api import (
+    Backend,
+    CompileSpec,
+    Runner,
+    add_alarm,
+    contiguous_graph,
+    hookimpl,
+    promote,
+    stage,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -37,20 +46,22 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """A runner for a lowered graph. Raises BackendError, or what TVM's importer or compiler raises."""
     from tvm_backend.build import build, target_of  # heavy: tvm
     from tvm_backend.freezing import Freezable  # heavy: torch
+    from tvm_backend.indexing import fault  # heavy: torch
     from tvm_backend.machine import Machine  # heavy: torch
     from tvm_backend.translate import relax_module  # heavy: tvm
 
     with stage("tvm import", graph=spec.name):
         made = contiguous_graph(graph)
+        alarm = add_alarm(made.graph, fault, graph)
         promote(made.graph)
         constants = frozenset(spec.constants)
         module = relax_module(made.graph, [name for index, name, _ in made.inputs if index in constants])
     if spec.constants:
-        return Freezable(module, made, spec)
+        return Freezable(module, made, alarm, spec)
     with stage("tvm build", graph=spec.name):
         target = target_of(spec.options.target, spec.device.type)
         executable = build(module, target, spec.options, spec.name)
-    return Machine(executable, made, spec)
+    return Machine(executable, made, alarm, spec)
 
 
 @hookimpl

@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import node_probe, promote
+from tracer_core.plugin_api import add_alarm, node_probe, promote
 from tvm_backend import tvm_private
 from tvm_backend.converters import CONVERTERS
 from tvm_backend.dtypes import DTYPES
+from tvm_backend.indexing import fault
 from tvm_backend.translate import relax_module
 
-#: Operators whose kernels in PyTorch raise for an index out of range; TVM's read, or write, whatever is there.
+#: Operators whose kernels in PyTorch raise for an index out of range; TVM's read, or write, whatever is there. Those of which
+#: an alarm checks the indices run all the same (`indexing.fault`).
 UNCHECKED = frozenset({
     "embedding", "embedding_bag", "gather", "index", "index_add", "index_copy", "index_fill", "index_put", "_unsafe_index",
     "_unsafe_index_put", "index_select", "nll_loss", "nll_loss_forward", "nll_loss2d_forward", "one_hot", "put", "scatter",
@@ -32,7 +34,7 @@ DIVIDING = frozenset({"div", "divide", "floor_divide", "fmod", "remainder"})
 
 #: Operators in which what TVM compiles loses NaN, of floating point only. No probe looks at NaN.
 LOSING_NAN = frozenset({
-    "clamp", "clamp_min", "clamp_max", "hardtanh", "maximum", "minimum", "amax", "amin", "max", "min", "argmax", "argmin", "elu",
+    "amax", "amin", "max", "min", "argmax", "argmin", "elu",
 })  # fmt: skip
 
 #: Operators that are neither pointwise nor views, and add nothing up: those that TVM may have in float16.
@@ -53,7 +55,7 @@ def supports(node: torch.fx.Node) -> str | None:
         if any(isinstance(size, int) and size == 0 for size in tensor.shape):
             return "TVM's operators are not made for tensors without elements"
     name = target.overloadpacket.__name__.rstrip("_")
-    if name in UNCHECKED and not _fixed_index(node):
+    if name in UNCHECKED and fault(node) is None and not _fixed_index(node):
         return "TVM does not check its indices"
     if name in LOSING_NAN and any(tensor.dtype.is_floating_point for tensor in _probe.operands(node)):
         return "TVM loses NaN in it"
@@ -86,6 +88,8 @@ def _build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor
     import tvm
     from tvm import relax
 
+    n_results = len(graph.output_node().args[0])  # type: ignore[arg-type]
+    add_alarm(graph, fault, lambda: None)
     promote(graph)
     module = relax_module(graph)
     executable = tvm.compile(module, target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
@@ -95,7 +99,7 @@ def _build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor
         import tvm_ffi
 
         given = [value if isinstance(value, torch.Tensor) else tvm_ffi.Shape((int(value),)) for value in inputs]
-        results = main(*given)
+        results = list(main(*given))[:n_results]
         return [value if isinstance(value, torch.Tensor) else torch.from_dlpack(value) for value in results]
 
     return run

@@ -1,0 +1,112 @@
+"""Our converters of operators with indices: rows of tables, elements along a dimension, lists of positions.
+
+In: the importer and a node. Out: a Relax expression. What always holds: indices are inside their dimensions and not negative,
+because the alarm's checks stand before each of these operators (`tracer_core.alarms`); what TVM compiles reads where they say.
+Index tensors of one operator broadcast together, as PyTorch has it; TVM's importer takes some lists of them one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tracer_core.plugin_api import Fault, checks_indices
+from tvm_backend.tvm_private import Converter
+
+
+def fault(node: torch.fx.Node) -> Fault | None:
+    """For which values eager's results must be taken."""
+    return Fault.INDEX if getattr(node.target, "__name__", "") in INDEXING and checks_indices(node) else None
+
+
+def _rows(importer: Any, node: torch.fx.Node) -> Any:
+    """embedding(table, indices, ...)"""
+    table, index = (importer.env[one] for one in node.args[:2])
+    return _emit(importer, table, [index])
+
+
+def _along(importer: Any, node: torch.fx.Node) -> Any:
+    """index_select(x, dim, index)"""
+    x, dim, index = importer.retrieve_args(node)
+    if not len(x.ty.shape) or len(index.ty.shape) != 1:
+        raise NotImplementedError("index_select of one number")
+    return _emit(importer, x, [None] * (dim % len(x.ty.shape)) + [index])
+
+
+def _positions(importer: Any, node: torch.fx.Node) -> Any:
+    """index.Tensor(x, indices)"""
+    x, indices = importer.retrieve_args(node)
+    return _emit(importer, x, list(indices))
+
+
+def _gather(importer: Any, node: torch.fx.Node) -> Any:
+    """gather(x, dim, index)"""
+    from tvm import te
+
+    x, dim, index = importer.retrieve_args(node)[:3]
+    if not len(x.ty.shape) or not len(index.ty.shape):
+        raise NotImplementedError("gather of one number")
+    dim %= len(x.ty.shape)
+
+    def body(x: Any, index: Any) -> Any:
+        return te.compute(index.shape, lambda *at: x[(*at[:dim], index[at], *at[dim + 1 :])], name="gathered")
+
+    return importer.block_builder.emit_te(body, x, index, primfunc_name_hint="gather")
+
+
+def _emit(importer: Any, x: Any, indices: Sequence[Any]) -> Any:
+    """x[indices], where None takes all of a dimension, as do dimensions beyond the last index."""
+    given = [one for one in indices if one is not None]
+    places = [dim for dim, one in enumerate(indices) if one is not None]
+
+    def body(x: Any, *given: Any) -> Any:
+        return _taken(x, dict(zip(places, given, strict=True)))
+
+    return importer.block_builder.emit_te(body, x, *given, primfunc_name_hint="taken")
+
+
+def _taken(x: Any, indices: dict[int, Any]) -> Any:
+    """indices: by the dimension that each is for. Dimensions that are not next to each other come first in the result."""
+    from tvm import te
+
+    shape = _broadcast([one.shape for one in indices.values()])
+    dims = sorted(indices)
+    start = dims[0] if dims == list(range(dims[0], dims[0] + len(dims))) else 0
+    kept = [dim for dim in range(len(x.shape)) if dim not in indices]
+    sizes = [x.shape[dim] for dim in kept]
+
+    def value(*at: Any) -> Any:
+        place, rest = at[start : start + len(shape)], (*at[:start], *at[start + len(shape) :])
+        spots = dict(zip(kept, rest, strict=True))
+        for dim, index in indices.items():
+            own = place[len(place) - len(index.shape) :]
+            spots[dim] = index[tuple(0 if _is_one(size) else one for size, one in zip(index.shape, own, strict=True))]
+        return x[tuple(spots[dim] for dim in range(len(x.shape)))]
+
+    return te.compute((*sizes[:start], *shape, *sizes[start:]), value, name="taken")
+
+
+def _broadcast(shapes: Sequence[Any]) -> list[Any]:
+    """The common shape: a symbolic size is never 1."""
+    length = max(len(shape) for shape in shapes)
+    common: list[Any] = [1] * length
+    for shape in shapes:
+        for dim, size in enumerate(shape, length - len(shape)):
+            common[dim] = common[dim] if _is_one(size) else size
+    return common
+
+
+def _is_one(size: Any) -> bool:
+    return bool(getattr(size, "value", size) == 1) if isinstance(getattr(size, "value", size), int) else False
+
+
+#: By the operator's name below ``aten``.
+INDEXING: dict[str, Converter] = {
+    "embedding.default": _rows,
+    "gather.default": _gather,
+    "index.Tensor": _positions,
+    "_unsafe_index.Tensor": _positions,
+    "index_select.default": _along,
+}
