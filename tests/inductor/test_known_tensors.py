@@ -95,3 +95,14 @@ def test_what_is_drawn_or_written_or_symbolic_is_computed_in_each_call() -> None
         ours, eager = x.clone(), x.clone()
         torch.testing.assert_close(fast(ours), written(eager))
         torch.testing.assert_close(ours, eager)
+
+
+def test_a_complex_table_is_no_constant_of_kernels():
+    """Loops hold no complex numbers: they could not copy it out either."""
+
+    def turned(x):
+        turns = torch.polar(torch.ones(4), torch.arange(4).float())
+        return torch.view_as_real(torch.view_as_complex(x + 1) * turns), turns.abs() * x[:, 0]
+
+    x = torch.randn(4, 2)
+    torch.testing.assert_close(tracer_core.compile(turned, backend="inductor")(x), turned(x))

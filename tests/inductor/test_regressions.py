@@ -157,3 +157,12 @@ def test_the_extreme_of_nothing_raises_as_in_eager(backend, name):
     with pytest.raises(IndexError, match="non-zero size"):
         fast(torch.ones(3, 0))
     assert fast(torch.ones(0, 2)).values.shape == (0,)
+
+
+@pytest.mark.parametrize("exponent", [-1, -3])
+def test_negative_powers_of_whole_numbers_raise_as_in_eager(exponent):
+    compiled = tracer_core.compile(lambda x: x**exponent, backend="inductor")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="Integers to negative integer powers"):
+            compiled(torch.tensor([1, 2, -1]))
+    torch.testing.assert_close(compiled(torch.tensor([1.0, 2.0])), torch.tensor([1.0, 2.0]) ** exponent)

@@ -45,6 +45,27 @@ ROUND = {
 }
 
 
+#: Views of a part of what the program itself has made: what lies round that part is there too.
+WITHIN = {
+    "a slice": lambda b: (b * 2)[1:].as_strided((2, 3), (4, 1)) + (b * 2)[1:].as_strided((2, 3), (4, 1), 0),
+    "a column": lambda b: (b + 1)[:, 2].as_strided((3, 4), (4, 1), 0).sum(0),
+    "part of a concatenation": lambda b: torch.cat([b, b * 2], 1)[:, 1:].as_strided((2, 3), (8, 1), 0) + 1,
+    "one of several": lambda b: b.exp().split(2)[1].as_strided((4, 2), (4, 1), 0) * 2,
+    "windows of what was padded": lambda b: nn.functional.pad(b, (1, 1)).as_strided((6, 4, 3), (6, 1, 1)).mean(-1),
+    "a window of windows": lambda b: b.as_strided((3, 4), (4, 1), 1).as_strided((2, 2), (4, 1), 2) * 2,
+}
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_memory_round_a_part_of_what_was_made(name):
+    program, x = WITHIN[name], base(6, 4)
+    fast = tracer_core.compile(program, backend="inductor", fullgraph=True)
+    for given in (x, x + 1):
+        expected, found = program(given), fast(given)
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.parametrize("name", ROUND)
 def test_memory_round_an_input(name):
     """Elements that only the input's storage has; the place counts from where that begins, wherever the input does."""

@@ -128,12 +128,20 @@ def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "kernels have no powers of truth values" if logical else None
 
 
+def _power_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    base, exponent = args[0], args[1] if len(args) > 1 else kwargs.get("exponent")
+    if isinstance(base, torch.Tensor) and isinstance(exponent, int) and exponent < 0 and not base.dtype.is_floating_point:
+        return None if base.is_complex() else "whole numbers have no negative powers: eager raises"
+    return _power(args, kwargs)
+
+
 _CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
     "cummax": _running_extreme,
     "cummin": _running_extreme,
     "max": _extreme,
     "min": _extreme,
-    **dict.fromkeys(("pow", "pow_", "__pow__", "__ipow__", "__rpow__", "ipow"), _power),
+    **dict.fromkeys(("pow", "pow_", "__pow__", "__ipow__", "ipow"), _power_of),
+    **dict.fromkeys(("__rpow__", "rpow"), _power),
     "avg_pool2d": _average,
     "avg_pool3d": _average,
     "batch_norm": _normalization,
@@ -159,7 +167,7 @@ def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: An
     if name in _STATISTICS:
         return "it writes running statistics; torch.nn.functional.batch_norm is captured"
     check = _CHECKS.get(name)
-    if check is not None and args and (isinstance(args[0], torch.Tensor) or check is _power):
+    if check is not None and args and (isinstance(args[0], torch.Tensor) or check in (_power, _power_of)):
         return check(args, kwargs)
     out = kwargs.get("out")
     if out is None:

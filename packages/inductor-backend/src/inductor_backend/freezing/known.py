@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.codegen.cpp.expressions import MEMORY_TYPES
 from inductor_backend.freezing.graph_edit import aten, copy_of, makes_known_values
 from inductor_backend.freezing.split import VIEWS
 from tracer_core.plugin_api import CompileSpec, Phase
@@ -88,7 +89,8 @@ def _results(graph: torch.fx.Graph) -> list[Node]:
         dear[node] = node.target not in CHEAP or any(dear[source] for source in node.all_input_nodes)
     for node, is_dear in dear.items():
         size = node.meta["val"].numel() if is_dear else 0
-        if is_dear and node.target not in VIEWS and size <= MOST and _is_read(node, known):
+        held = is_dear and node.meta["val"].dtype in MEMORY_TYPES  # by loops, which copy what is returned
+        if held and node.target not in VIEWS and size <= MOST and _is_read(node, known):
             found.append(node)
             elements += size
     return found if elements <= MOST_OF_ALL else []

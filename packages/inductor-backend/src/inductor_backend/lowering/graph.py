@@ -82,6 +82,7 @@ class GraphLowering:
         if self.target.triton and not getattr(spec.options, "fallback_random", False):
             self.ctx.draws = sum(map(is_drawn_by_kernels, gm.graph.nodes))
         self.env: dict[torch.fx.Node, Any] = {}
+        self.ctx.refs = self.env
         self.views: dict[str, list[torch.fx.Node]] = {}  # buffer -> the nodes that were lowered to views of it
         self.mutated: set[str] = set()
         self.instances: dict[str, int] = {}  # buffer -> the instance of a cut graph (`regions.cut`) that it was made for

@@ -54,7 +54,7 @@ def lower(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 class Lowering:
     """What lowerings work with: the program that grows, and the node being lowered. Mutable.
 
-    `node` is the current graph node; `chains` and `versions` belong to
+    `node` is the current graph node; `refs`: what the nodes before it were lowered to; `chains` and `versions` belong to
     concatenations that share a buffer (`cat_chains`), `scattered` to scatters (`scatter.Target`); `last`: nodes whose
     images are channels-last; `bits`: a buffer of zeros and ones -> the bools it was made of (`dropout`). `draws`: how
     many dropouts draw in kernels (0: none may), `drawn` so far, from `seeds`.
@@ -65,6 +65,7 @@ class Lowering:
         self.node: torch.fx.Node = None  # type: ignore[assignment]  # set before every lowering
         self._count = 0
         self.copies: dict[Any, Ref] = {}
+        self.refs: dict[torch.fx.Node, Any] = {}
         self.chains: dict[torch.fx.Node, Chain] = {}
         self.versions: dict[torch.fx.Node, Buffer] = {}
         self.scattered: dict[torch.fx.Node, Any] = {}

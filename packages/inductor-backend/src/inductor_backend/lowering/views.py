@@ -151,6 +151,10 @@ def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = No
     """Strides count in the memory that eager's `x` has, whatever ours is: where that is dense, its elements in
     the order of eager's memory are what they count in."""
     memory = None if counts_in_an_input(ctx, x, offset) else flat_memory(ctx, x, ctx.shape(), strides, offset)
+    if memory is None and (owner := _owner_of_memory(ctx)) is not None:
+        memory = flat_memory(ctx, ctx.refs[owner], ctx.shape(), strides, _place(ctx, offset), owner)
+    if memory is None and x.buffer.kind is not BufferKind.INPUT:
+        x = _input_there(ctx, offset) or x
     if memory is None and is_read_only_input(ctx, x):
         copy: Ref = ctx.extern(
             aten.as_strided_copy.default,
@@ -165,6 +169,39 @@ def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = No
         )
     flat, _, place = memory
     return flat.remap(ctx.shape(), [place(variables(ctx.shape()))])
+
+
+def _owner_of_memory(ctx: Lowering) -> torch.fx.Node | None:
+    """The node that made the memory in which the operator's first argument lies in eager, as a view of it; None if that is
+    an input."""
+    node: Any = ctx.node.args[0]
+    while node.op == "call_function":
+        given = node.all_input_nodes
+        if given and isinstance(given[0].meta.get("val"), (tuple, list)):  # an item of what, say, split returned
+            given = given[0].all_input_nodes
+        sources = [one for one in given if isinstance(one.meta.get("val"), torch.Tensor)]
+        mine = storage_key(node.meta["val"])
+        source = next((one for one in sources if storage_key(one.meta["val"]) == mine), None)
+        if source is None:
+            return node if isinstance(ctx.refs.get(node), Ref) else None
+        node = source
+    return None
+
+
+def _input_there(ctx: Lowering, offset: Any) -> Ref | None:
+    """The one input in whose memory the operator's first argument lies in eager, where ATen can be told the place: an offset
+    counts from where that memory begins, and without one the view begins where the input does."""
+    inputs = list(_inputs_there(ctx))
+    if len(inputs) != 1 or not isinstance(found := ctx.refs.get(inputs[0]), Ref):
+        return None
+    mine: Any = ctx.node.args[0]
+    start, other = (ctx.sizes.expr(one.meta["val"].storage_offset()) for one in (inputs[0], mine))
+    return found if offset is not None or simplify(start - other) == 0 else None
+
+
+def _place(ctx: Lowering, offset: Any) -> Any:
+    """Where a view begins, counted from where the memory does."""
+    return ctx.node.args[0].meta["val"].storage_offset() if offset is None else offset  # type: ignore[union-attr]
 
 
 def is_read_only_input(ctx: Lowering, x: Ref) -> bool:
@@ -192,12 +229,12 @@ def _inputs_there(ctx: Lowering) -> set[torch.fx.Node]:
 
 
 def flat_memory(
-    ctx: Lowering, x: Ref, sizes: Sequence[Expr], strides: Any, offset: Any
+    ctx: Lowering, x: Ref, sizes: Sequence[Expr], strides: Any, offset: Any, node: torch.fx.Node | None = None
 ) -> tuple[Ref, list[int], Callable[[Sequence[Index]], Index]] | None:
-    """For an operator that sees the memory of its first argument x as (sizes, strides, offset): x in the order of eager's
-    memory as one row, the dimensions in that order, and where in the row an element lies. None where x is not dense in
-    eager, or where the view goes beyond its elements."""
-    value = ctx.node.args[0].meta["val"]  # type: ignore[union-attr]
+    """For an operator that sees the memory of its first argument x (or of `node`) as (sizes, strides, offset): x in the
+    order of eager's memory as one row, the dimensions in that order, and where in the row an element lies. None where x is
+    not dense in eager, or where the view goes beyond its elements."""
+    value = (node or ctx.node.args[0]).meta["val"]  # type: ignore[union-attr]
     order = _memory_order(ctx, value)
     steps = ctx.sizes.exprs(strides)
     start = 0 if offset is None else simplify(ctx.sizes.expr(offset) - ctx.sizes.expr(value.storage_offset()))
