@@ -13,6 +13,7 @@ import tracer_core
 from tracer_core.eager_backend import EAGER
 from tracer_core.errors import BackendError, BackendNotFoundError, OptionError
 from tracer_core.plugin_api import Backend
+from tracer_core.stages import StageRecord, StageRecords
 
 
 def scale(x, factor=2, *, shift=0):
@@ -187,9 +188,11 @@ def test_what_cannot_be_compiled(model, runtime):
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("tensorrt", "python -m pip install torch-tensorrt"),
         ("hidet", "python -m pip install hidet"),
-        ("aot_eager", "backend='eager'"),
+        ("aot_eager", "backend='aten_eager'"),
+        ("ipex", "backend='inductor'"),
+        ("tensorrt", "backend='torch_tensorrt' (python -m pip install torch-tensorrt)"),
+        ("tracer_eager", "backend='eager'"),
         ("eagr", "Did you mean 'eager'?"),
         ("nothing_like_it", "tracer_core.backends()"),
     ],
@@ -235,6 +238,16 @@ def test_reset_reaches_the_tracer_and_the_backends_that_were_used(runtime):
     assert unused.name == "unused"
     tracer_core.reset()
     assert (calls, runtime.resets) == (["used"], 1)
+
+
+def test_records_of_a_compile_are_printed_as_a_table():
+    records = StageRecords([
+        StageRecord("inner", 0.0015, "first line\nsecond line", "graph_0", 1), StageRecord("outer", 0.25, "", "graph_0"),
+    ])  # fmt: skip
+    inner, outer = str(records).splitlines()
+    assert inner.split() == ["inner", "graph_0", "1.5", "ms", "first", "line", "..."] and inner.startswith("  ")
+    assert outer.split() == ["outer", "graph_0", "250.0", "ms"]
+    assert str(StageRecords()) == "nothing was compiled"
 
 
 def test_last_compile_wants_a_compiled_object(runtime):

@@ -90,6 +90,27 @@ class Listener:
         self.seen.append(("recompile", function, reason, count))
 
 
+class Raising:
+    @hookimpl
+    def tracer_graph_captured(self, name):
+        raise OSError("disk full")
+
+
+def test_a_listener_that_raises_is_named_and_stops_nobody(caplog):
+    listener = Listener()
+    undo = [tracer_core.register(Raising(), "monitor"), tracer_core.register(listener), tracer_core.register(Raising(), "other")]
+    try:
+        fast = tracer_core.compile(lambda x: x + 1, backend="eager")
+        assert fast(torch.ones(2)).tolist() == [2, 2] and tracer_core.last_compile(fast)
+    finally:
+        for one in undo:
+            one()
+    assert [event[0] for event in listener.seen].count("graph") == 1
+    said = [record.getMessage() for record in caplog.records]
+    for name in ("monitor", "other"):
+        assert f"tracer_graph_captured() of the plug-in {name} raised; the compile goes on" in said
+
+
 def test_listeners_hear_every_event():
     listener = Listener()
     unregister = tracer_core.register(listener)

@@ -44,7 +44,7 @@ def test_a_plugin_that_cannot_be_imported_is_a_row_with_its_reason(environment):
 
 
 HOOK = """
-    from tracer_core.plugin_api import hookimpl
+    from tracer_core.plugin_api import Backend, hookimpl
 
     @hookimpl
     def tracer_backends({arguments}):
@@ -57,6 +57,11 @@ HOOK = """
     [
         ("", "raise OSError('disk on fire')", "its tracer_backends() raised OSError: disk on fire"),
         ("", "return ['me']", "which is no plugin_api.Backend"),
+        ("", "return Backend(name='odd', compile=print)", "it returned Backend; a list of plugin_api.Backend"),
+        ("", "return []", "it returned no backend"),
+        ("", "raise SystemExit(3)", "SystemExit: 3"),
+        ("", "return [Backend(name='odd', compile=print, api='0')]", "written for version 0 of the plug-in API"),
+        ("", "return [Backend(name='odd', compile=print, fast=True)]", "unexpected keyword argument 'fast'"),
         ("verbose", "return []", "PluginValidationError"),
     ],
 )
@@ -68,6 +73,14 @@ def test_a_plugin_that_breaks_the_specification_is_a_row_too(environment, argume
     assert (distribution, available) == ("odd-plugin", False)
     assert reason in told
     assert report["eager"]
+
+
+def test_a_hook_whose_name_is_misspelt_is_a_row(environment):
+    source = HOOK.format(arguments="", body="return []").replace("def tracer_backends", "def tracer_backend")
+    write_distribution(environment, "odd-plugin", "0.1", "odd", source)
+    ((_, distribution, _, available, told),) = environment.run(REPORT.format(name="odd"))["rows"]
+    assert (distribution, available) == ("odd-plugin", False)
+    assert "has the hook 'tracer_backend'" in told and "did you mean 'tracer_backends'?" in told
 
 
 def test_two_backends_of_one_name_are_an_error_naming_both(environment):

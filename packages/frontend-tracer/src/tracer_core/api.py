@@ -38,7 +38,7 @@ from tracer_core.errors import OptionError
 from tracer_core.markers import COMPILED, Compiled, compiled, disabled, look_like, put_mark, uncompiled
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend
-from tracer_core.stages import StageRecord
+from tracer_core.stages import StageRecords
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -162,8 +162,9 @@ def reset() -> None:
     forget()
 
 
-def last_compile(fn: Callable[..., Any]) -> tuple[StageRecord, ...]:
-    """The stages of the last compile of `fn`, in the order in which they finished, with their seconds.
+def last_compile(fn: Callable[..., Any]) -> StageRecords:
+    """The stages of the last compile of `fn`, in the order in which they finished, with their seconds: a tuple of
+    `StageRecord`, printed as a table.
 
     A stage whose text is costly to make has it only if TRACER_DEBUG is set or a plug-in listens to
     stages. Empty if nothing was compiled yet. Raises OptionError if `fn` is not a compiled object.

@@ -35,14 +35,15 @@ KNOWN_PROVIDERS: dict[str, str] = {
     "onnxrt": "onnxrt-backend",
     "tvm": "tvm-backend",
     "openvino": "openvino",
-    "tensorrt": "torch-tensorrt",
     "torch_tensorrt": "torch-tensorrt",
     "hidet": "hidet",
-    "ipex": "intel-extension-for-pytorch",
 }
 
-#: The parts of torch.compile's convention that have a different name here.
-RENAMED: dict[str, str] = {"aot_eager": "eager", "tracer_inductor": "inductor"}
+#: What has a different name here, or was given up (docs/backends.md says what became of it).
+RENAMED: dict[str, str] = {
+    "aot_eager": "aten_eager", "tensorrt": "torch_tensorrt", "ipex": "inductor", "nvfuser": "inductor",
+    "nvprims_nvfuser": "inductor",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Candidate:
     distribution: str | None
     version: str | None
     reason: str | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
 
     @property
     def origin(self) -> str:
@@ -103,7 +104,10 @@ def register(plugin: Any, name: str | None = None) -> Callable[[], None]:
     pluggy.PluginValidationError if one of its hooks does not fit the specification.
     """
     key = name or f"{getattr(plugin, '__name__', type(plugin).__name__)}@{id(plugin):x}"
-    _new_manager().register(plugin, key)  # validates against the specification before it is kept
+    tried = _new_manager()
+    tried.register(plugin, key)  # validates against the specification before it is kept
+    if unknown := _unknown_hooks(tried, plugin):
+        raise pluggy.PluginValidationError(plugin, f"plug-in {key} {unknown}")
     _in_process[key] = plugin
     registry.cache_clear()
 
@@ -195,7 +199,7 @@ def unavailable_reason(backend: Backend) -> str | None:
         return None
     try:
         reason = resolve(backend.available)()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return f"its available() raised {type(error).__name__}: {error}"
     if reason is None or isinstance(reason, str):
         return reason
@@ -239,13 +243,28 @@ def _load_plugin(manager: pluggy.PluginManager, entry: EntryPoint) -> Iterable[C
     try:
         plugin = entry.load()
         manager.register(plugin, f"{entry.name}@{origin[0]}")
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a plug-in that gives up may not take the program with it
         reason = f"importing {entry.value} raised {type(error).__name__}: {error}"
         return [Candidate(entry.name, None, *origin, reason, error)]
+    if unknown := _unknown_hooks(manager, plugin):
+        manager.unregister(plugin)
+        return [Candidate(entry.name, None, *origin, f"{entry.value} {unknown}")]
     if not hasattr(plugin, "tracer_backends") and not manager.get_hookcallers(plugin):
         reason = f"{entry.value} has no hook of tracer_core: it names a module with tracer_backends(), marked @hookimpl"
         return [Candidate(entry.name, None, *origin, reason)]
     return _offered(plugin, entry.name, origin)
+
+
+def _unknown_hooks(manager: pluggy.PluginManager, plugin: Any) -> str | None:
+    """What is wrong with the names of a plug-in's hooks, or None. Those marked ``optionalhook=True`` may be unknown."""
+    for caller in manager.get_hookcallers(plugin) or ():
+        mine = [one for one in caller.get_hookimpls() if one.plugin is plugin]
+        if not caller.has_spec() and not all(one.optionalhook for one in mine):
+            known = [name for name in vars(hookspecs) if name.startswith("tracer_")]
+            close = difflib.get_close_matches(caller.name, known, n=1)
+            guess = f" (did you mean {close[0]!r}?)" if close else ""
+            return f"has the hook {caller.name!r}, which tracer_core {__version__} has not{guess}; {', '.join(known)}"
+    return None
 
 
 def _offered(plugin: Any, label: str, origin: tuple[str | None, str | None]) -> list[Candidate]:
@@ -253,11 +272,15 @@ def _offered(plugin: Any, label: str, origin: tuple[str | None, str | None]) -> 
     if offer is None:  # a plug-in that only listens
         return []
     try:
-        offered = list(offer())
+        offered = offer()
+        if not isinstance(offered, (list, tuple)):
+            raise TypeError(f"it returned {type(offered).__name__}; a list of plugin_api.Backend")
+        if not offered:
+            raise ValueError("it returned no backend; one that cannot run here says so by available=")
         for backend in offered:
             if not isinstance(backend, Backend):
                 raise TypeError(f"tracer_backends() gave {backend!r}, which is no plugin_api.Backend")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"its tracer_backends() raised {type(error).__name__}: {error}"
         return [Candidate(label, None, *origin, reason, error)]
     return [_candidate(backend, origin) for backend in offered]
@@ -272,8 +295,11 @@ def _distribution(entry: EntryPoint) -> tuple[str | None, str | None]:
 
 
 def _hint(name: str) -> str:
-    if name in RENAMED:
-        return f"Its counterpart here is backend={RENAMED[name]!r}."
+    counterpart = RENAMED.get(name) or name.removeprefix(bridges.PREFIX)
+    if counterpart != name and (counterpart in registry().candidates or counterpart in KNOWN_PROVIDERS):
+        installed = counterpart in registry().candidates
+        how = "" if installed else f" (python -m pip install {KNOWN_PROVIDERS[counterpart]})"
+        return f"Its counterpart here is backend={counterpart!r}{how}."
     if name in KNOWN_PROVIDERS:
         return f"Install it: python -m pip install {KNOWN_PROVIDERS[name]}"
     close = difflib.get_close_matches(name, [*registry().candidates, *KNOWN_PROVIDERS], n=1)

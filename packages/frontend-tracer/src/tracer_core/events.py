@@ -2,7 +2,7 @@
 
 In: calls from the tracer and from `tracer_core.stages`. Out: lines under TRACER_LOGS and the hooks of
 `tracer_core.hookspecs`. What always holds: nothing here is called on a compiled call; a listener that
-raises stops the compile, because a listener's error is the user's own.
+raises is logged, with the plug-in that it belongs to, and stops neither the compile nor the other listeners.
 """
 
 from __future__ import annotations
@@ -48,9 +48,11 @@ def recompile(*, function: str, reason: str, count: int) -> None:
 
 
 def _tell(hook: str, **arguments: Any) -> None:
-    caller = getattr(manager().hook, hook)
-    if caller.get_hookimpls():
-        caller(**arguments)
+    for one in reversed(getattr(manager().hook, hook).get_hookimpls()):
+        try:
+            one.function(*(arguments[name] for name in one.argnames))
+        except Exception:
+            logger().warning("%s() of the plug-in %s raised; the compile goes on", hook, one.plugin_name, exc_info=True)
 
 
 def _stage_finished(record: StageRecord) -> None:

@@ -5,7 +5,7 @@ In: nothing. Out: the pluggy specification that `tracer_core.backends` registers
 that it does not need, so arguments can be added here without breaking it.
 
 What always holds: hooks run while something is compiled, never on a compiled call; no hook's result
-depends on the order in which plug-ins were installed.
+depends on the order in which plug-ins were installed; what a listener raises is logged, and the compile goes on.
 """
 
 from __future__ import annotations

@@ -141,9 +141,24 @@ def continued() -> Callable[[], AbstractContextManager[None]]:
     return adding
 
 
-def records_of(owner: Any) -> tuple[StageRecord, ...]:
+class StageRecords(tuple[StageRecord, ...]):
+    """The records of a compile; shown as a line each, with the beginning of its text."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(_shown(record) for record in self) or "nothing was compiled"
+
+
+def _shown(record: StageRecord) -> str:
+    first, *more = record.text.strip().splitlines() or [""]
+    text = f"{first[:100].rstrip()} ..." if more or len(first) > 100 else first
+    return f"{'  ' * record.depth + record.name:<28} {record.graph:<12} {record.seconds * 1e3:9.1f} ms  {text}".rstrip()
+
+
+def records_of(owner: Any) -> StageRecords:
     """The records of the owner's last compile; empty if it was never compiled."""
-    return _last.get(owner, ())
+    return StageRecords(_last.get(owner, ()))
 
 
 class DebugFolder:
