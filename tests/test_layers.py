@@ -38,6 +38,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     (
         "effects",
         "rebuild",
+        "rebuild_containers",
         "rebuild_objects",
         "remake",
         "shapes",

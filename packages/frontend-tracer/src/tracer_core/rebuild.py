@@ -16,14 +16,12 @@ import array
 import collections
 import enum
 import functools
-import gc
-import operator
 import re
 import sys
 import types
 import typing
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,23 +33,18 @@ from tracer_core.interpreter.shells import can_be_data, frame_parts, new_shell, 
 from tracer_core.natives import stand_ins
 from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
-from tracer_core.rebuild_objects import CannotRebuild, ObjectRebuilder, base_of
+from tracer_core.rebuild_containers import VIEWS, ContainerRebuilder
+from tracer_core.rebuild_objects import CannotRebuild, base_of
 from tracer_core.remake import (
     DICT_ITERATORS,
-    at_end,
-    deque_iterator,
-    dict_iterator,
     is_module_global,
-    is_stale,
-    proxy_of,
-    spent_iterator,
     type_parameter,
     type_variable,
 )  # fmt: skip
 from tracer_core.segments.breaks import Restart
 
 
-class Rebuilder(ObjectRebuilder):
+class Rebuilder(ContainerRebuilder):
     """Mutable. fetch(source) and constant(object) give text; output(tensor or SymInt) gives the text of a
     graph output; source_of as in provenance; frames_passed(exception) gives the frames of its traceback,
     owner_of_traceback(traceback) its exception; flush(obj) adds the lines that replay the changes of an object now;
@@ -204,133 +197,6 @@ class Rebuilder(ObjectRebuilder):
         if "grad" in attributes:
             self.lines.append(f"{name}.grad = {self._value(attributes['grad'])}")
         self._set_attributes(name, {key: value for key, value in attributes.items() if key != "grad"})
-
-    # -- containers --
-
-    def _list(self, obj: Any, made: str = "[]") -> str:
-        if type(obj) is list and all(map(self._leaf, obj)):
-            return self._new(obj, f"[{self._items(obj)}]")
-        name = self._new(obj, made)
-        self._pending.append(lambda: self._extend(name, "list_extend", list.__iter__(obj)))
-        return name
-
-    def _leaf(self, obj: Any) -> bool:
-        """Whether an object's expression needs nothing that holds other objects."""
-        return is_constant(obj) or self._source_of(obj) is not None or (
-            isinstance(obj, torch.Tensor) and not self._attributes_of(obj))  # fmt: skip
-
-    def _extend(self, name: str, function: str, items: Iterable[Any]) -> None:
-        text = self._items(items)
-        if text:
-            self.lines.append(f"{function}({name}, [{text}])")
-
-    def _tuple(self, obj: tuple[Any, ...]) -> str:
-        text = self._items(obj)
-        known = self._memo.get(id(obj))  # through a cycle its own parts may have made it
-        return known or self._new(obj, f"({text},)" if obj else "()")
-
-    def _dict(self, obj: Any, made: str = "{}") -> str:
-        if type(obj) is dict and all(is_constant(k) and self._leaf(v) for k, v in obj.items()):
-            pairs = ", ".join(f"{self._value(k)}: {self._value(v)}" for k, v in obj.items())
-            return self._new(obj, "{" + pairs + "}")
-        name = self._new(obj, made)
-        self._pending.append(lambda: self._fill_dict(name, obj))
-        return name
-
-    def _fill_dict(self, name: str, obj: Any) -> None:
-        ordered = isinstance(obj, collections.OrderedDict)
-        function = "ordered_set" if ordered else "dict_set"
-        pairs = list(collections.OrderedDict.items(obj) if ordered else dict.items(obj))
-        keys = [self._value(key) for key, _ in pairs]
-        if not all(is_constant(key) for key, _ in pairs):
-            self._fill_pending()  # a key's hash may need what the key holds
-        for key, (_, value) in zip(keys, pairs, strict=True):
-            self.lines.append(f"{function}({name}, {key}, {self._value(value)})")
-
-    def _ordered(self, obj: Any) -> str:
-        return self._dict(obj, f"{self._constant(collections.OrderedDict)}()")
-
-    def _defaultdict(self, obj: Any) -> str:
-        return self._dict(
-            obj, f"{self._constant(collections.defaultdict)}({self._value(obj.default_factory)})"
-        )
-
-    def _set(self, obj: Any, made: str = "set()") -> str:
-        name = self._new(obj, made)
-        self._pending.append(lambda: self._fill_set(name, obj))
-        return name
-
-    def _fill_set(self, name: str, obj: Any) -> None:
-        text = self._items(set.__iter__(obj))
-        self._fill_pending()
-        if text:
-            self.lines.append(f"set_update({name}, [{text}])")
-
-    def _frozenset(self, obj: Any) -> str:
-        text = self._items(obj)
-        self._fill_pending()
-        return self._new(obj, f"{self._constant(frozenset)}([{text}])")
-
-    def _deque(self, obj: Any) -> str:
-        name = self._new(obj, f"{self._constant(collections.deque)}((), {obj.maxlen!r})")
-        self._pending.append(lambda: self._extend(name, "deque_extend", collections.deque.__iter__(obj)))
-        return name
-
-    def _view(self, obj: Any) -> str:
-        """A dictionary's keys(), values() or items()."""
-        (mapping,) = (referent for referent in gc.get_referents(obj) if isinstance(referent, dict))
-        return self._new(obj, f"{self._constant(_VIEWS[type(obj)])}({self._value(mapping)})")
-
-    def _proxy(self, obj: Any) -> str:
-        (mapping,) = gc.get_referents(obj)
-        return self._new(obj, f"{self._constant(proxy_of)}({self._value(mapping)})")
-
-    def _size(self, obj: torch.Size) -> str:
-        return self._new(obj, f"{self._constant(torch.Size)}([{self._items(obj)}])")
-
-    def _slice(self, obj: slice) -> str:
-        return f"slice({self._items((obj.start, obj.stop, obj.step))})"
-
-    def _buffer(self, obj: Any) -> str:
-        return self._new(obj, f"{self._constant(obj)}[:]")
-
-    def _dict_iterator(self, obj: Any) -> str:
-        """Advanced as far, over the same dictionary: it must notice when that changes its size."""
-        found = [referent for referent in gc.get_referents(obj) if isinstance(referent, dict)]
-        if not found:
-            return self._new(obj, f"{self._constant(spent_iterator)}({self._constant(type(obj))})")
-        (mapping,) = found
-        self._flush(mapping)  # an iterator must not see the replay as a change
-        text = self._value(mapping)
-        self._fill_pending()
-        left = operator.length_hint(obj)
-        stale = not left and not at_end(obj)
-        parts = f"{text}, {DICT_ITERATORS[type(obj)]!r}, {len(mapping) - left}, {stale}"
-        return self._new(obj, f"{self._constant(dict_iterator)}({parts})")
-
-    def _set_iterator(self, obj: Any) -> str:
-        """One that has not begun, over the same set. The order of a set made again may be another one."""
-        found = [referent for referent in gc.get_referents(obj) if isinstance(referent, (set, frozenset))]
-        if len(found) != 1 or operator.length_hint(obj) != len(found[0]):
-            raise self._no_way(obj)
-        self._flush(found[0])  # an iterator must not see the replay as a change
-        text = self._value(found[0])
-        self._fill_pending()
-        if id(obj) in self._memo:  # a member of the set holds the iterator: it was made before the set was full
-            raise self._no_way(obj)
-        return self._new(obj, f"iter({text})")
-
-    def _deque_iterator(self, obj: Any) -> str:
-        """Advanced as far, over the same deque: it must notice when that changes."""
-        kind, (held, consumed) = obj.__reduce__()[:2]
-        self._flush(held)
-        text = self._value(held)
-        self._fill_pending()
-        left = operator.length_hint(obj)
-        stale = bool(left) and is_stale(obj)
-        return self._new(
-            obj, f"{self._constant(deque_iterator)}({self._constant(kind)}, {text}, {consumed}, {stale})"
-        )
 
     def _traceback(self, obj: types.TracebackType) -> str:
         owner = self._owner_of_traceback(obj)
@@ -496,11 +362,6 @@ _FUNCTION_FIELDS = (
 )
 _STARS = {typing.TypeVar: "", typing.ParamSpec: "**", typing.TypeVarTuple: "*"}
 _VARIANCES = ("covariant", "contravariant", "infer_variance")
-_VIEWS: dict[type, Any] = {
-    type(getattr(kind(), name)()): kind.__dict__[name]
-    for kind in (dict, collections.OrderedDict)
-    for name in ("keys", "values", "items")
-}
 _POSITIONED: tuple[type, ...] = (type(iter([])), type(reversed([])))
 #: Objects that never change and hold nothing that does.
 _IMMUTABLE = (re.Pattern, re.Match, types.GenericAlias, types.UnionType, torch.finfo, torch.iinfo)
@@ -539,7 +400,7 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     stand_ins.GroupBy: Rebuilder._refused,
     type(iter(collections.deque())): Rebuilder._deque_iterator,
     type(reversed(collections.deque())): Rebuilder._deque_iterator,
-    **dict.fromkeys(_VIEWS, Rebuilder._view),
+    **dict.fromkeys(VIEWS, Rebuilder._view),
     **dict.fromkeys(DICT_ITERATORS, Rebuilder._dict_iterator),
     type(iter(set())): Rebuilder._set_iterator,
     **({} if sys.version_info < (3, 12) else dict.fromkeys(_STARS, Rebuilder._type_parameter)),

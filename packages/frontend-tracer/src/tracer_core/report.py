@@ -19,7 +19,7 @@ from tracer_core.auto.plan import Plan
 from tracer_core.backends import get
 from tracer_core.options import CompileConfig
 from tracer_core.runtime import CompiledFunction
-from tracer_core.segments.capture import BreakRecord, Captured
+from tracer_core.segments.captured import BreakRecord, Captured
 
 
 @dataclass(frozen=True, slots=True)

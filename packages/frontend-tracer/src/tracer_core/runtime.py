@@ -31,7 +31,8 @@ from tracer_core.logs import logger
 from tracer_core.options import CompileConfig, env
 from tracer_core.recorder.data_sizes import DATA_SIZES, SizeDiffers
 from tracer_core.segments.breaks import RunNatively
-from tracer_core.segments.capture import Abandoned, BreakRecord, Captured, UserError, capture
+from tracer_core.segments.capture import Abandoned, UserError, capture
+from tracer_core.segments.captured import BreakRecord, Captured
 from tracer_core.segments.segment import MISS, flatten, frames_of
 from tracer_core.segments.transition import GRAPH_RAISED, Exit, NotRaised, Suspended
 from tracer_core.segments.variants import MOST_VARIANTS, Segment

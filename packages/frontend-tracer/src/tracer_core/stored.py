@@ -32,9 +32,9 @@ from tracer_core.guards.stamp import Stamps
 from tracer_core.interpreter.frame import NULL
 from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec, resolve
 from tracer_core.runtime import CompiledFunction
-from tracer_core.segments.capture import Captured
-from tracer_core.segments.emit import runtime_namespace
+from tracer_core.segments.captured import Captured
 from tracer_core.segments.generated import define
+from tracer_core.segments.generated_calls import runtime_namespace
 from tracer_core.segments.segment import FrameLayout
 from tracer_core.segments.transition import Transition
 from tracer_core.segments.variants import Segment

@@ -17,9 +17,9 @@ from tracer_core import markers, torch_private
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import instances, overloads
-from tracer_core.interpreter.attributes import ABSENT, has_python
 from tracer_core.interpreter.binding import bind
 from tracer_core.interpreter.code import UNSUPPORTED, decode
+from tracer_core.interpreter.entries import ABSENT, has_python
 from tracer_core.interpreter.frame import Frame
 from tracer_core.interpreter.generators import HOST_ITERATORS, TracedGenerator
 from tracer_core.interpreter.native_calls import NativeCalls

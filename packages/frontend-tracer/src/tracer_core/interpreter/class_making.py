@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.interpreter.attributes import ABSENT, has_python
 from tracer_core.interpreter.code import UNSUPPORTED, decode
+from tracer_core.interpreter.entries import ABSENT, has_python
 from tracer_core.interpreter.frame import Frame
 from tracer_core.provenance import is_constant
 

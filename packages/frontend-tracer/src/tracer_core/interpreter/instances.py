@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.interpreter.attributes import ABSENT, has_python
+from tracer_core.interpreter.entries import ABSENT, has_python
 from tracer_core.interpreter.frame import NULL, Frame
 from tracer_core.natives.effects import effect_of
 

@@ -17,8 +17,8 @@ import torch
 
 from tracer_core.interpreter import objects
 from tracer_core.interpreter.answers import Answer
-from tracer_core.interpreter.attributes import ABSENT
 from tracer_core.interpreter.carried import Carried
+from tracer_core.interpreter.entries import ABSENT
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator
 from tracer_core.interpreter.operations import CONTAINERS, MUTABLE, Operations
 from tracer_core.numpy_types import ARRAY

@@ -18,7 +18,7 @@ import torch
 
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import instances, objects, overloads
-from tracer_core.interpreter.attributes import has_python
+from tracer_core.interpreter.entries import has_python
 from tracer_core.interpreter.generators import HOST_ITERATORS
 from tracer_core.interpreter.items import Items
 from tracer_core.natives import policy, reading

@@ -22,7 +22,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import objects, overloads
 from tracer_core.interpreter.attribute_writes import AttributeWrites
-from tracer_core.interpreter.attributes import ABSENT, has_python
+from tracer_core.interpreter.entries import ABSENT, has_python
 from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.numpy_types import ARRAY, DTYPE
 from tracer_core.provenance import IDENTITY_TYPES, is_constant

@@ -7,100 +7,26 @@ changed has its old contents again when this returns or raises.
 
 from __future__ import annotations
 
-import itertools
-import operator
 import types
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 from typing import Any
 
-import torch
-
-from tracer_core import dispatch, events, torch_private
-from tracer_core.aten.static import has_symbols
+from tracer_core import torch_private
 from tracer_core.bridges import TorchStyle
-from tracer_core.captured import CapturedGraph
-from tracer_core.deferred import Deferred
-from tracer_core.effects import Gradient
-from tracer_core.errors import BackendError
-from tracer_core.guards.failure import Failure
-from tracer_core.guards.guard import Guard, GuardKind
-from tracer_core.guards.stamp import Stamps
-from tracer_core.interpreter.frame import Frame, Unread
+from tracer_core.interpreter.frame import Frame
 from tracer_core.interpreter.tracer import Tracer
-from tracer_core.logs import enabled, logger
 from tracer_core.options import CompileConfig
-from tracer_core.plugin_api import InputSpec, Role, Runner
-from tracer_core.provenance import can_be_watched, end_is_seen, kept_when_dead
-from tracer_core.rebuild import CannotRebuild, Rebuilder
+from tracer_core.rebuild import CannotRebuild
 from tracer_core.recorder.data_sizes import DATA_SIZES
-from tracer_core.recorder.risks import risks_of
-from tracer_core.segments.breaks import BREAKS, Break, Restart, WantsSymbols
-from tracer_core.segments.emit import Variant, memory, runtime_namespace, settings_checks
-from tracer_core.segments.generated import define
-from tracer_core.segments.segment import flatten
-from tracer_core.segments.spare import Spare
-from tracer_core.segments.transition import Transition
-from tracer_core.shapes import ShapePolicy, broken_promise, size_conditions
-from tracer_core.source import Source
+from tracer_core.segments.breaks import Break, Restart, WantsSymbols
+from tracer_core.segments.captured import Captured
+from tracer_core.segments.generator import Generator, Refused
+from tracer_core.shapes import ShapePolicy
 from tracer_core.stages import stage, wants_text
-from tracer_core.written import early_writes
 
 _MAX_RESTARTS = 64
 #: What a backend, or the calls that come, may turn out not to take as symbols at one place of the program.
 _REFUSABLE = ("numbers", "sizes", DATA_SIZES)
-
-
-@dataclass(frozen=True, slots=True)
-class BreakRecord:
-    """One graph break. kind: a key of BREAKS; reason; location: of the user's line; hint."""
-
-    kind: str
-    reason: str
-    location: str
-
-    @property
-    def hint(self) -> str:
-        return BREAKS[self.kind].hint
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """One variant. attempt(S): its generated function. text: its source. graph: the torch-level graph, None if
-    no operator ran. break_: where it ends, None if it returns. shapes: of its inputs by source expression. name: of
-    its graph or segment."""
-
-    attempt: Callable[[Any], Any]
-    text: str
-    graph: torch.fx.GraphModule | None
-    op_count: int
-    break_: BreakRecord | None
-    shapes: dict[str, tuple[int, ...]]
-    name: str
-    constants: dict[str, Any]
-    runner: Runner | None
-    check_first: Failure
-    portable: Portable
-
-    @property
-    def guards(self) -> tuple[str, ...]:
-        """What the variant relies on, as expressions."""
-        return self.check_first.texts()
-
-
-@dataclass(frozen=True, slots=True)
-class Portable:
-    """What storing a variant needs beside its text.
-
-    roots: state items whose identity keys its stamps. paths: constant's name -> a source that reaches it
-    without the state. interpreted: the functions whose bytecode was followed. path_constants: what the
-    constants in `paths` index.
-    """
-
-    roots: tuple[int, ...]
-    paths: dict[str, Source]
-    interpreted: tuple[types.FunctionType, ...]
-    path_constants: tuple[Any, ...]
 
 
 class UserError(Exception):
@@ -109,14 +35,6 @@ class UserError(Exception):
 
 class Abandoned(Exception):
     """Nothing can be captured here; the activation has to run natively. The text says why."""
-
-
-class _Refused(Exception):
-    """The backend failed on a graph with symbols. what: "numbers" of the program, or "sizes"."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
 
 
 StartFrames = Callable[[Tracer], list[Frame]]
@@ -164,7 +82,7 @@ def capture(
             if error.kind in unbuildable:
                 raise Abandoned(f"a value cannot be made again: {error}") from error
             unbuildable.add(error.kind)  # the next attempt breaks where the first of its type appears
-        except _Refused as error:
+        except Refused as error:
             refused.add(error.what)  # the next attempt, and later ones of this place, guard them by value
             seen[f"refused {error.what}"] = []
         finally:
@@ -211,7 +129,7 @@ def _trace(
         where = (broken.location or tracer.where()) if broken is not None else ""
         if wants_text():
             record.text = str(tracer.recorder.graph)
-    generator = _Generator(tracer, state, config, settings, name)
+    generator = Generator(tracer, state, config, settings, name)
     try:
         # Values are written down as the trace left them: iterators look at what they go over.
         tracer.effects.look()
@@ -229,333 +147,3 @@ def _trace(
         return generator.finish(broken, where)
     finally:
         generator.forget()
-
-
-class _Generator:
-    """Turns a finished trace into a variant. Mutable, used once."""
-
-    def __init__(self, tracer: Tracer, state: Any, config: CompileConfig, settings: Any, name: str) -> None:
-        self.tracer, self.state, self.config, self.settings, self.name = tracer, state, config, settings, name
-        self.variant = Variant(tracer.provenance, state)
-        self.outputs: dict[torch.fx.Node, int] = {}
-        self.written: set[int] = set()
-        self.effects: list[str] = []
-        self.result = ""
-        self.rebuilder = Rebuilder(
-            self.variant.use,
-            self.variant.constants.text,
-            self._output,
-            tracer.provenance.source_of,
-            tracer.frames_passed,
-            tracer.classes,
-            tracer.owner_of_traceback,
-            self._flush,
-            tracer.made_here,
-            tracer.attributes_of,
-        )
-        self.rebuilder.births = tracer.births
-
-    def _flush(self, obj: Any) -> None:
-        """Replays the changes of an object among the lines of the rebuilder."""
-        for change in self.tracer.effects.changes.values():
-            if change.obj is obj and self.effects:
-                raise CannotRebuild("an iterator over a container that changed, inside a change", type(obj))
-            if change.obj is obj and id(change) not in self.written:
-                self.written.add(id(change))
-                self.rebuilder.lines += self.variant.effect(self.rebuilder, change)
-
-    def forget(self) -> None:
-        """Breaks the cycles between the parts: see `Tracer.forget`."""
-        for part in (self.rebuilder, self.variant, self):
-            vars(part).clear()
-
-    def _output(self, value: Any) -> str:
-        recorder = self.tracer.recorder
-        if isinstance(value, torch.Tensor):
-            node = recorder.node_of(value)
-        else:
-            if not value.node.expr.free_symbols:
-                return repr(self.tracer.concrete(value))
-            origin = self.tracer.origin(value)
-            if origin is not None:
-                return self.variant.use(origin[1])
-            node = recorder.sizes.node(value.node.expr)
-            if not isinstance(node, torch.fx.Node):
-                return repr(node)
-        inside = recorder.left_inside(value)
-        if inside is not None:
-            raise Restart(inside[0], "higher_order", f"a tensor made inside {inside[1]} is used outside")
-        if node is None:
-            raise CannotRebuild("a tensor that is no part of the graph", type(value))
-        return f"y[{self.outputs.setdefault(node, len(self.outputs))}]"
-
-    def write(self, value: Any, broken: Break | None) -> None:
-        """The lines that make the result, or the state at the break, and replay the changes."""
-        tracer, variant = self.tracer, self.variant
-        self.rebuilder.suspends = broken is not None
-        if broken is None:
-            self.result = f"return {self.rebuilder.value(value)}"
-        else:
-            for live in flatten(tracer.frames, lambda _: False)[1]:
-                self.rebuilder.value(live)
-        for change in tracer.effects.changes.values():
-            if id(change) not in self.written:
-                self.effects += variant.effect(self.rebuilder, change)
-        self.effects[:0] = tracer.carried.steps(variant.use)
-        self.effects += [
-            self.rebuilder.rewritten(variant.use(at), made) for at, made in tracer.carried.moved()
-        ]
-        if broken is not None:
-            layouts, values = flatten(tracer.frames, self._held)
-            parts = ", ".join(self.rebuilder.value(v) for v in values)
-            transition = Transition(layouts, broken.reason if broken.kind == "raises" else "")
-            self.result = f"return Suspended({variant.constants.text(transition)}, ({parts},))"
-            tracer.check_generators(self.rebuilder.has_made)
-
-    def _held(self, value: Any) -> bool:
-        """Whether a variable that nothing reads any more must hold its object on: others can reach it, who may
-        watch for its end."""
-        if type(value) is Unread:
-            return kept_when_dead(value.value)
-        if self.tracer.provenance.source_of(value) is not None:
-            return kept_when_dead(value)
-        return end_is_seen(value) or (self.rebuilder.has_made(value) and can_be_watched(value))
-
-    def finish(self, broken: Break | None, where: str) -> Captured:
-        tracer, variant = self.tracer, self.variant
-        runner, gm = self._compile()
-        is_break = broken is not None and broken.kind != "raises"
-        record = BreakRecord(broken.kind, broken.reason, where) if broken is not None and is_break else None
-        with stage("segment", graph=self.name, suffix=".py") as stage_record:
-            self._guards()
-            if runner is not None:
-                lines, inputs = variant.graph_inputs([source for source, _, _ in tracer.recorder.inputs])
-                variant.body += [*lines, *self._run_graph(inputs, runner)]
-            variant.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
-            variant.body += [*self._settings(), self.result]
-            captured = self._captured(runner, gm, record)
-            stage_record.text = captured.text
-        return captured
-
-    def _settings(self) -> list[str]:
-        """Lines that leave torch's settings and contexts as the program did."""
-        recorder, constant = self.tracer.recorder, self.variant.constants.text
-        lines = [
-            f"put_setting({name!r}, {constant(value)})" for name, value in self.tracer.settings_after.items()
-        ]
-        if recorder.autocast_nesting:
-            lines.append(f"nest_autocast({recorder.autocast_nesting})")
-        return lines + [f"{constant(device)}.__enter__()" for device in recorder.devices]
-
-    # -- the graph --
-
-    def _run_graph(self, inputs: str, runner: Runner) -> list[str]:
-        """Runs the graph. Where it raises, what it wrote to its inputs is undone, so that nothing has happened: the
-        program itself runs instead, with its effects up to the error, its handlers and its own exception."""
-        written = self._written()
-        tensors = ", ".join(self.variant.use(source) for source, _ in written)
-        draws = any(_draws(node) for node in self.tracer.recorder.graph.nodes)
-        before = []
-        if written:
-            spare = self.variant.constants.text(self._spare(written, runner))
-            before += [f"kept = {spare}.keep(({tensors},))"]
-        before += ["drawn = rng_state()"] if draws else []
-        call = f"graph({inputs})"
-        if self.tracer.recorder.state_nodes:
-            call = f"run_restoring(graph, {inputs})"
-        return [
-            *before,
-            f"try: y = {call}",
-            "except TracerError: raise",  # the backend is at fault, which the program cannot make good
-            "except Exception as error:",
-            *([f"    if not {spare}.undo(kept): raise"] if written else []),
-            *(["    set_rng_state(drawn)"] if draws else []),
-            "    return Suspended(GRAPH_RAISED, (error,))",
-        ]
-
-    def _spare(self, written: list[tuple[Source, torch.fx.Node]], runner: Runner) -> Spare:
-        lowered = dispatch.parts_of(runner) is not None
-        storages = [torch_private.storage_id(node.meta["val"]) for _, node in written]
-        risky = self._risky(runner, lowered)
-        always = {i for i, storage in enumerate(storages) if storage in risky}
-        return Spare(frozenset(always), not lowered or bool(always))
-
-    def _risky(self, runner: Runner, lowered: bool) -> frozenset[int]:
-        """Storages that may have been written to when the graph raises."""
-        recorder, early = self.tracer.recorder, early_writes(runner)
-        if early is None:
-            risks = risks_of(recorder.graph)
-            return risks.lowered if lowered else risks.in_order
-        given = [node.meta["val"] for _, _, node in recorder.inputs]
-        return frozenset(torch_private.storage_id(given[index]) for index in early if index < len(given))
-
-    def _written(self) -> list[tuple[Source, torch.fx.Node]]:
-        tracer = self.tracer
-        return [
-            (source, node)
-            for source, real, node in tracer.recorder.inputs
-            if isinstance(real, torch.Tensor) and tracer.fakes.was_written(node.meta["val"])
-        ]
-
-    def _compile(self) -> tuple[Runner | None, torch.fx.GraphModule | None]:
-        recorder = self.tracer.recorder
-        if recorder.op_count == 0 and not self.outputs:
-            return None, None
-        graph = recorder.graph
-        if self.config.backend.ir != "torch":
-            recorder.sizes.take_strides(self.tracer.provenance.sources)
-        graph.output(tuple(self.outputs))
-        for node in reversed(list(graph.nodes)):
-            if not node.users and node.op == "call_function" and node.target in _UNUSED_GONE:
-                graph.erase_node(node)
-        if recorder.data is not None:
-            recorder.data.close()
-        gm: torch.fx.GraphModule
-        if self.config.backend.ir == "torch":  # it is run, or changed
-            gm = torch.fx.GraphModule({}, graph)
-            torch_private.forget_source_with(gm)
-        else:
-            gm = Deferred({}, graph)
-        needs_grad = torch.is_grad_enabled() and self._carries_gradients()
-        specs = tuple(_input_spec(source, tensor, node) for source, tensor, node in recorder.inputs)
-        captured = CapturedGraph(gm, specs, tuple(t for _, t, _ in recorder.inputs), needs_grad, self.name)
-        try:
-            runner = dispatch.compile_graph(captured, self.config)
-        except BackendError as error:
-            numbers = any(isinstance(value, (int, float)) for value in captured.real_inputs)
-            if self.config.backend.ir == "torch" or not (numbers or has_symbols(gm)):
-                raise
-            what = "numbers" if numbers else "sizes"
-            if self.tracer.fakes.promises and not numbers:
-                raise  # sizes that mark_dynamic promised
-            logger().warning("%s: %s are taken as constants, because %s", self.name, what, error)
-            raise _Refused(what) from error
-        events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
-        return runner, gm
-
-    def _carries_gradients(self) -> bool:
-        """Whether gradients may flow into the graph: through an output, or through an input that it wrote to."""
-        outputs = [node.meta.get("val") for node in self.outputs]
-        if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
-            return True
-        fakes = [
-            node.meta["val"]
-            for _, real, node in self.tracer.recorder.inputs
-            if isinstance(real, torch.Tensor)
-        ]
-        written = [fake for fake in fakes if self.tracer.fakes.was_written(fake)]
-        return any(fake.requires_grad and not fake.is_leaf for fake in written)
-
-    # -- guards --
-
-    def _guards(self) -> None:
-        tracer, variant = self.tracer, self.variant
-        for guard in tracer.provenance.guards:
-            variant.guard(guard)
-        inputs = []
-        for source, tensor, node in self._tensor_inputs():
-            fake = node.meta["val"]
-            if any(isinstance(size, torch.SymInt) for size in fake.shape):
-                inputs.append((variant.use(source), fake))
-        broken = broken_promise(tracer.fakes.shape_env, tracer.fakes.promises)
-        if broken is not None:
-            raise broken
-        numbers = {symbol: variant.use(source) for symbol, (source, _, _) in tracer.recorder.sizes.numbers.items()}
-        for check in size_conditions(tracer.fakes.shape_env, inputs, numbers, torch_private.python_text):
-            variant.check_late(check)
-        self._alias_guards()
-        self._distinct_guards()
-
-    def _tensor_inputs(self) -> list[tuple[Source, torch.Tensor, torch.fx.Node]]:
-        return [one for one in self.tracer.recorder.inputs if isinstance(one[1], torch.Tensor)]
-
-    def _distinct_guards(self) -> None:
-        """An object that was changed must not be another one that was read: its change was not seen there."""
-        provenance = self.tracer.provenance
-        changes = list(self.tracer.effects.changes.values())
-        if any(change.kind is Gradient for change in changes):
-            # One check for all of them: a model has hundreds of parameters.
-            self.variant.check_distinct(
-                [source for source, tensor in provenance.tensors.items()
-                 if tensor.requires_grad and provenance.source_of(tensor) is source]
-            )  # fmt: skip
-        for change in changes:
-            if change.kind is Gradient:
-                continue
-            source: Any = provenance.source_of(change.obj)
-            is_namespace = source.kind == "dict" and source.base is not None
-            holder = provenance.value_at(source.base) if is_namespace else change.obj
-            if holder is None or isinstance(holder, (types.ModuleType, types.FunctionType, type)):
-                continue
-            mine = source.base if is_namespace else source
-            for other, value in provenance.objects_of(type(holder)):
-                if value is not holder:
-                    self.variant.guard(Guard(GuardKind.NOT_SAME, mine, other))
-        carried: Any = [provenance.source_of(one) for one in self.tracer.carried.objects()]
-        for one, another in itertools.combinations(carried, 2):
-            self.variant.guard(Guard(GuardKind.NOT_SAME, one, another))
-
-    def _alias_guards(self) -> None:
-        """A graph that writes to an input was captured for inputs that share no memory with it."""
-        if self._written():
-            inputs = list(self._tensor_inputs())
-            self.variant.check_memory([source for source, _, _ in inputs], [memory(t) for _, t, _ in inputs])
-
-    # -- the function --
-
-    def _captured(self, runner: Runner | None, gm: Any, record: BreakRecord | None) -> Captured:
-        variant, tracer = self.variant, self.tracer
-        roots = tuple(variant.roots)
-        settings = settings_checks(self.settings, variant.constants.text)
-        text = variant.text(settings)
-        namespace = {**runtime_namespace(), **variant.constants.namespace, "graph": runner}
-        attempt = define("attempt", text, namespace, self.name)
-        if variant.object_lines:
-            namespace["stamps"] = Stamps(namespace["check"], roots)
-        failure = Failure(
-            settings, tuple(tracer.provenance.guards), tuple(variant.explained), variant.names(),
-            variant.constants, tracer.provenance.constants, namespace,
-        )  # fmt: skip
-        if enabled("guards"):
-            logger("guards").info("%s:\n%s", self.name, "\n".join(f"  {g}" for g in failure.texts()))
-        return Captured(
-            attempt, text, gm, tracer.recorder.op_count, record, tracer.shapes.shapes, self.name,
-            variant.constants.namespace, runner, failure, self._portable(roots),
-        )  # fmt: skip
-
-    def _portable(self, roots: tuple[int, ...]) -> Portable:
-        guarded = {
-            id(guard.expected): guard.source
-            for guard in self.tracer.provenance.guards
-            if guard.kind is GuardKind.IS and guard.source.root.kind != "state"
-        }
-        paths: dict[str, Source] = {}
-        for name, obj in self.variant.constants.namespace.items():
-            source = guarded.get(id(obj)) or self.tracer.provenance.source_of(obj)
-            if source is not None and source.root.kind != "state" and source.base is not None:
-                paths[name] = source
-        functions = tuple(self.tracer.interpreted.values())
-        return Portable(roots, paths, functions, tuple(self.tracer.provenance.constants))
-
-
-def _draws(node: torch.fx.Node) -> bool:
-    """Whether a node of a graph may draw random numbers."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return any(stem in name for stem in _RANDOM)
-
-
-def _input_spec(source: Any, tensor: Any, node: torch.fx.Node) -> InputSpec:
-    if not isinstance(tensor, torch.Tensor):
-        return InputSpec(node.name, Role.NUMBER if isinstance(tensor, float) else Role.SIZE, source.name)
-    role = Role.USER_INPUT
-    if isinstance(tensor, torch.nn.Parameter):
-        role = Role.PARAMETER
-    elif source.base is not None and source.base.kind == "key" and source.base.key == "_buffers":
-        role = Role.BUFFER
-    return InputSpec(node.name, role, source.name, stable_address=role is not Role.USER_INPUT)
-
-
-#: Parts of the names of operators that draw random numbers.
-_RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential", "cauchy", "geometric",
-           "poisson", "rrelu", "attention", "lstm", "gru", "rnn")  # fmt: skip
-_UNUSED_GONE = frozenset({getattr, operator.getitem})

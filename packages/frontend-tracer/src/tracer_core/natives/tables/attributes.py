@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracer_core.guards.layout import HEAP_TYPE
-from tracer_core.interpreter.attributes import ABSENT
+from tracer_core.interpreter.entries import ABSENT
 from tracer_core.natives.effects import special
 
 

@@ -14,8 +14,8 @@ import torch
 from tracer_core import torch_private
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import instances, objects
-from tracer_core.interpreter.attributes import has_python
 from tracer_core.interpreter.class_making import new_class
+from tracer_core.interpreter.entries import has_python
 from tracer_core.interpreter.generators import HOST_ITERATORS, TracedGenerator
 from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, query, special
 from tracer_core.natives.tables.containers import pairs_of

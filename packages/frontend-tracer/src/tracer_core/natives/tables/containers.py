@@ -8,7 +8,7 @@ from typing import Any
 
 from tracer_core.interpreter import objects
 from tracer_core.interpreter.answers import text_part
-from tracer_core.interpreter.attributes import ABSENT
+from tracer_core.interpreter.entries import ABSENT
 from tracer_core.natives import reading
 from tracer_core.natives.effects import MOVES, MUTATES, PURE, declare, special
 from tracer_core.provenance import is_constant

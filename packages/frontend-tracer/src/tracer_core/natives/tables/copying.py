@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.interpreter.attributes import ABSENT, has_python
+from tracer_core.interpreter.entries import ABSENT, has_python
 from tracer_core.natives.effects import special
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
 

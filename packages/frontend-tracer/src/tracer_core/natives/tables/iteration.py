@@ -9,7 +9,7 @@ import torch
 
 from tracer_core.interpreter import objects
 from tracer_core.interpreter.answers import SortKey
-from tracer_core.interpreter.attributes import ABSENT
+from tracer_core.interpreter.entries import ABSENT
 from tracer_core.interpreter.generators import LazyIterator
 from tracer_core.natives.effects import special
 from tracer_core.provenance import is_constant
