@@ -17,7 +17,14 @@ SETTINGS = {
 }
 
 
-CASES = [(m, s) for m in MODELS for s in SETTINGS if m != "bert" or s in ("plain", "unused")]
+#: In CI each setting is tried with the smallest model, and with others where their buffers, layers or loops matter to it.
+TRIED = {"mlp": set(SETTINGS), "convnet": {"plain", "views", "no_buffers"}, "bert": {"plain", "unused"}}
+CASES = [
+    pytest.param(model, setting, marks=[] if setting in TRIED[model] else [pytest.mark.slow])
+    for model in MODELS
+    for setting in SETTINGS
+    if model != "bert" or setting in TRIED["bert"]
+]
 ORDERS = {"inside": [], "outside": AROUND}
 
 

@@ -17,23 +17,33 @@ def expected(model: str, order: str) -> dict:
 
 
 ORDERS = ("root_after", "root_before", "layers_before", "layers_after")
+#: The others are in CI for one model and the usual settings.
+FEW_ORDERS = [
+    pytest.param(order, marks=[] if order in ("root_after", "layers_before") else [pytest.mark.slow])
+    for order in ORDERS
+]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("model", ["blocks", "bert"])
+@pytest.mark.parametrize(
+    ("model", "order"),
+    [
+        *(("blocks", order) for order in ORDERS),
+        *(pytest.param("bert", *one.values, marks=one.marks) for one in FEW_ORDERS),
+    ],
+)
 def test_order(pair, model, order):
     """The root, or each layer, is compiled before or after fully_shard."""
     for seen in pair.run("sharded:trained", name=model, order=order):
         assert seen == expected(model, order)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", FEW_ORDERS)
 def test_mixed_precision(pair, order):
     for seen in pair.run("sharded:trained", name="blocks", order=order, dtype="bfloat16"):
         assert seen == expected("blocks", order)
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", FEW_ORDERS)
 def test_no_reshard_after_forward(pair, order):
     for seen in pair.run("sharded:trained", name="blocks", order=order, reshard_after_forward=False):
         assert seen == expected("blocks", order)

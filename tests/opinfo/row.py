@@ -28,7 +28,6 @@ from tests.opinfo.cases import KINDS, Case, spread
 from tests.opinfo.judge import Outcome, differs
 from tests.opinfo.unusual import EAGER_ASSERTS, NO_VALUES
 from tests.opinfo.values import Rounding, copied, leaves, nudged, rebuild, tensors, widened
-from tests.support.opinfo_database import op_db
 from tracer_core.plugin_api import hookimpl
 from tracer_core.stages import recording
 
@@ -46,6 +45,8 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
 
 def operators() -> dict[str, Any]:
     """Name -> OpInfo; variants of an operator have names of their own."""
+    from tests.support.opinfo_database import op_db  # heavy: seconds, also where tests are only collected
+
     return {op.formatted_name: op for op in op_db}
 
 

@@ -7,6 +7,7 @@ and compile faster), nor one on the fallback table.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +21,11 @@ from inductor_backend.torch_private import core_decompositions
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """torch's core table without what this backend lowers or calls itself."""
+    return {op: fn for op, fn in _of_aten().items() if op not in LOWERINGS and op not in FALLBACKS}
+
+
+@functools.cache
+def _of_aten() -> dict[Any, Callable[..., Any]]:
+    """torch's core table without operators of others (torchvision's, for instance)."""
     table = core_decompositions()
-    aten_only = {
-        op: fn for op, fn in table.items() if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten"
-    }
-    return {op: fn for op, fn in aten_only.items() if op not in LOWERINGS and op not in FALLBACKS}
+    return {op: fn for op, fn in table.items() if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten"}

@@ -6,15 +6,18 @@ imports a private torch module.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 
-def core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """torch._decomp's core ATen table: operator -> decomposition."""
+@functools.cache
+def core_decompositions() -> Mapping[Any, Callable[..., Any]]:
+    """torch._decomp's core ATen table: operator -> decomposition (made once: it takes 30 ms)."""
     from torch._decomp import core_aten_decompositions
 
-    return dict(core_aten_decompositions())
+    return MappingProxyType(dict(core_aten_decompositions()))
 
 
 def cuda_raw_stream(device: int) -> int:
