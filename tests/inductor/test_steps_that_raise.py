@@ -105,7 +105,7 @@ def test_only_what_is_written_early_is_copied(monkeypatch):
     monkeypatch.setattr(Spare, "keep", counted)
     session(Words, "sgd", set(), 1, True)
     tensors, copies = made[-1]
-    assert tensors == 10 and copies <= 3, made  # the statistics of the batch norm
+    assert tensors >= 10 and copies <= 3, made  # the statistics of the batch norm
 
 
 def test_kernels_after_a_bad_index_do_not_run():
