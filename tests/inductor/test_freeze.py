@@ -240,9 +240,39 @@ def test_writes_that_leave_no_trace_need_refresh() -> None:
     x = torch.randn(64, 64)
     with torch.no_grad():
         before = fast(x)
-        model.weight.data.mul_(3)
+        model.weight.data[7, 5] = 3.0
         assert torch.equal(fast(x), before)  # as documented
         fast.refresh()
+        same(fast(x), model, x)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+def test_steps_of_fused_optimizers_are_seen(kind) -> None:
+    """They do not count up the versions of what they write to."""
+    model = nn.Sequential(nn.Linear(64, 64, bias=False), nn.ReLU(), nn.Linear(64, 64, bias=False))
+    fast, x = compiled(model), torch.randn(64, 64)
+    optimizer = kind(model.parameters(), lr=0.05, fused=True)
+    for _ in range(3):
+        with torch.no_grad():
+            same(fast(x), model, x)
+            same(fast(x), model, x)
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("channels", [7, 64])
+def test_statistics_that_batch_norm_gathers_are_seen(channels) -> None:
+    """Its kernel does not count them as written to."""
+    model = nn.Sequential(nn.Conv2d(3, channels, 3), nn.BatchNorm2d(channels)).eval()
+    fast, x = compiled(model), torch.randn(2, 3, 8, 8)
+    for _ in range(3):
+        with torch.no_grad():
+            same(fast(x), model, x)
+            model.train()(x + 1)
+            model.eval()
+            same(fast(x), model, x)
+    with torch.no_grad():
+        model[1].running_mean.numpy()[-1] = 5
         same(fast(x), model, x)
 
 

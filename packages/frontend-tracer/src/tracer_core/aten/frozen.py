@@ -3,10 +3,11 @@
 In: a backend with ``params="constants"``, a graph for inference, its spec and the user's option. Out: a runner that
 calls what the backend's runner made for the parameters of the call (`CompileSpec.constants`). What always holds:
 that is used only while each parameter is the same object, with the version and the memory that it had when it was
-prepared; else it is prepared again, without compiling. Sizes, strides and dtypes are the tracer's guards.
+prepared, and with the same numbers at some places of it (`guards.constant_contents`: small buffers in full); else it
+is prepared again, without compiling. Sizes, strides and dtypes are the tracer's guards.
 
-What cannot be seen: writes through ``.data``, NumPy arrays and shared memory, which leave the version as it was.
-`refresh` is for those.
+What cannot be seen: writes through ``.data``, NumPy arrays and shared memory, which leave the version as it was, unless they
+change one of those places. `refresh` is for those.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import torch
 
 from tracer_core.errors import BackendError
 from tracer_core.guards.constant_check import watch_constants
+from tracer_core.guards.constant_contents import contents_of, spans_of
 from tracer_core.plugin_api import Backend, CompileSpec, Phase, Role, Runner
 from tracer_core.released import ReleasedParameter, can_release, release
 
@@ -99,12 +101,14 @@ def release_originals(options: Any) -> int:
 
 
 class State:
-    """Parameters, and the runner that was made for them. ids, versions, pointers: what must not change. The tensors
-    are held, not watched: torch refuses to swap tensors that have weak references. hold(inputs): true only if they are
-    as they were, quickly; `holds` decides where it is not. run: made by prepare(tensors), after what must not change
-    was noted, so that writes meanwhile are seen."""
+    """Parameters, and the runner that was made for them. ids, versions, pointers, contents (of the spans): what
+    must not change. The tensors are held, not watched: torch refuses to swap tensors that have weak references.
+    hold(inputs): true only if they are as they were, quickly; `holds` decides where it is not. run: made by
+    prepare(tensors), after what must not change was noted, so that writes meanwhile are seen."""
 
-    __slots__ = ("_spec", "hold", "ids", "pointers", "released", "run", "tensors", "versions", "watched")
+    __slots__ = (
+        "_spec", "contents", "hold", "ids", "pointers", "released", "run", "spans", "tensors", "versions", "watched",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -124,8 +128,17 @@ class State:
         self.watched = watched
         kept = [self.tensors[k] for k in watched]
         self.versions = versions(kept)  # first: the quick check reads counters that inference tensors do not have
-        self.hold = watch_constants(self.tensors, self._spec.constants, len(self._spec.inputs), watched)
         self.pointers = [tensor.data_ptr() for tensor in kept]
+        roles = [self._spec.inputs[self._spec.constants[k]].role for k in watched]
+        self.spans = [
+            span
+            for tensor, role in zip(kept, roles, strict=True)
+            for span in spans_of(tensor, whole=role is Role.BUFFER)
+        ]
+        self.contents = contents_of(self.spans)
+        self.hold = watch_constants(
+            self.tensors, self._spec.constants, len(self._spec.inputs), watched, self.spans
+        )
 
     def note_released(self) -> None:
         """Some of the tensors may have lost their memory: it is not looked at any more."""
@@ -139,9 +152,11 @@ class State:
             return False
         if self.released:
             tensors = [tensors[k] for k in self.watched]
-        return [tensor._version for tensor in tensors] == self.versions and [
-            tensor.data_ptr() for tensor in tensors
-        ] == self.pointers
+        return (
+            [tensor._version for tensor in tensors] == self.versions
+            and [tensor.data_ptr() for tensor in tensors] == self.pointers
+            and contents_of(self.spans) == self.contents
+        )
 
     def is_ours_alone(self) -> bool:
         """Whether nobody else has one of the tensors any more: these will not be seen together again."""

@@ -8,7 +8,7 @@ struct constants {
   uint64_t list;           /* the type of that list */
   const int64_t *at;       /* positions in it */
   const uint64_t *ids;     /* the objects that stood there */
-  int64_t depths[3];       /* words of each depth: one may be read when those of lesser depth are unchanged */
+  int64_t depths[4];       /* words of each depth: one may be read when those of lesser depth are unchanged */
   const uint64_t **words;  /* their addresses, depth after depth */
   const uint64_t *values;  /* what they held */
 };
@@ -23,7 +23,7 @@ int constants_hold(const struct constants *c, uint64_t inputs) {
   if (moved) return 0;
   const uint64_t **words = c->words;
   const uint64_t *values = c->values;
-  for (int depth = 0; depth < 3; depth++) {
+  for (int depth = 0; depth < 4; depth++) {
     for (int64_t i = 0; i < c->depths[depth]; i++) moved |= *words[i] ^ values[i];
     if (moved) return 0;
     words += c->depths[depth];

@@ -1,9 +1,10 @@
 """The constants of a graph (``freeze=True``), compared in one call.
 
-In: the tensors that were prepared, and where they stand in the list of a graph's inputs. Out: hold(inputs), true only if
-the same objects stand there, each with the version and the memory (data pointer) that it has now; where it is false,
-`tracer_core.aten.frozen` looks for itself. What always holds: an object is kept alive by whoever holds the check, so the words
-of depth 0 may be read; what depends on another word is read only after that one was seen to be unchanged.
+In: the tensors that were prepared, and where they stand in the list of a graph's inputs. Out: hold(inputs), true only
+if the same objects stand there, each with the version and the memory (data pointer) that it has now, and these spans
+of the memory with what they hold now; where it is false, `tracer_core.aten.frozen` looks for itself. What always
+holds: an object is kept alive by whoever holds the check, so the words of depth 0 may be read; what depends on
+another word is read only after that one was seen to be unchanged.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from tracer_core.guards.c_helper import helper
+from tracer_core.guards.constant_contents import words_of
 from tracer_core.guards.layout import Layout, word
 from tracer_core.guards.version_words import version_words, watchable
 
@@ -23,7 +25,7 @@ from tracer_core.guards.version_words import version_words, watchable
 class _Constants(ctypes.Structure):
     _fields_ = [
         ("n", ctypes.c_int64), ("size", ctypes.c_int64), ("list", ctypes.c_uint64),
-        ("at", ctypes.c_void_p), ("ids", ctypes.c_void_p), ("depths", ctypes.c_int64 * 3),
+        ("at", ctypes.c_void_p), ("ids", ctypes.c_void_p), ("depths", ctypes.c_int64 * 4),
         ("words", ctypes.c_void_p), ("values", ctypes.c_void_p),
     ]  # fmt: skip
 
@@ -34,15 +36,19 @@ def never(inputs: list[Any]) -> int:
 
 
 def watch_constants(
-    tensors: Sequence[torch.Tensor], places: Sequence[int], size: int, watched: Sequence[int]
+    tensors: Sequence[torch.Tensor],
+    places: Sequence[int],
+    size: int,
+    watched: Sequence[int],
+    contents: Sequence[tuple[int, int]] = (),
 ) -> Callable[[list[Any]], int]:
     """hold: see the module's docstring. places: of the tensors, in a list of so many inputs. watched: which of them
-    have memory to look at; the others are compared by identity."""
+    have memory to look at; the others are compared by identity. contents: spans of the watched ones' memory."""
     function = helper("constant_check", "constants_hold", [ctypes.c_void_p, ctypes.py_object])
     found = watchable() if function is not None else None
     if found is None or not all(0 <= place < size for place in places):
         return never
-    facts = _Facts(*found, tensors, places, size, watched)
+    facts = _Facts(*found, tensors, places, size, watched, contents)
     hold: Any = functools.partial(function, ctypes.c_void_p(ctypes.addressof(facts.given)))
     hold.facts = facts  # as long as the helper reads it
     return hold  # type: ignore[no-any-return]
@@ -59,8 +65,9 @@ class _Facts:
         places: Sequence[int],
         size: int,
         watched: Sequence[int],
+        contents: Sequence[tuple[int, int]],
     ) -> None:
-        depths: tuple[list[int], list[int], list[int]] = ([], [], [])
+        depths: tuple[list[int], ...] = ([], [], [], list(words_of(contents)))
         for k in watched:
             for depth, address in version_words(tensors[k], found, version):
                 depths[depth].append(address)
@@ -72,5 +79,5 @@ class _Facts:
         self._values = (ctypes.c_uint64 * max(1, len(addresses)))(*map(word, addresses))
         self.given = _Constants(
             n, size, id(list), ctypes.addressof(self._at), ctypes.addressof(self._ids),
-            (ctypes.c_int64 * 3)(*map(len, depths)), ctypes.addressof(self._words), ctypes.addressof(self._values),
+            (ctypes.c_int64 * 4)(*map(len, depths)), ctypes.addressof(self._words), ctypes.addressof(self._values),
         )  # fmt: skip
