@@ -189,3 +189,23 @@ def test_an_alarm_sounds_for_each_kind_of_value():
     assert add_alarm(copy.graph, lambda node: None, module) is None
     with pytest.raises(ValueError, match="amax"):
         add_alarm(copy.graph, lambda node: Fault.INDEX if node.target is aten.amax.default else None, module)
+
+
+def extremes(x):
+    reduced = x.amax((0, 1)), x.amin((0, 1)), x.amax(1), x.amin(0), x.amax((0, 1), True), x.argmax(), x.argmin(1)
+    clamped = x.clamp(min=0) * 1, x.clamp(max=1.5) * 1, x.clamp_min(2) * 1, x.clamp_max(-2) * 1, x.clamp(-1, 1) * 1
+    either = torch.maximum(x, x.flip(1)) * 1, torch.minimum(x, x[:1]) * 1
+    return *reduced, x.double().argmax(1), *clamped, *either, x.long().clamp(min=1) + 0
+
+
+@torch.no_grad()
+def test_extremes_and_bounds_with_nan_and_infinities(engine):
+    nan, inf = float("nan"), float("inf")
+    fast = tracer_core.compile(extremes, backend=engine)
+    plain = torch.tensor([[1.0, 2, 2, -3], [-1, 0, -0.0, 7], [3, 3, 3, 3]])
+    for row, value in ((None, 0), (0, nan), (1, -inf), (2, inf), (None, 0)):
+        x = plain.clone()
+        if row is not None:
+            x[row, row:] = value
+        assert not same(fast, extremes, x)
+    assert not eagerly(fast)

@@ -154,8 +154,9 @@ class _Marks:
                 made = None if self._total is None else self._total(source)
                 self._totals[source] = _sum(self._graph, source) if made is None else made
             number = self._totals[source]
-            infinite = fault is Fault.INFINITE  # an infinity times 0 is NaN
-            self._values.append(call(self._graph, aten.mul.Tensor, number, 0) if infinite else number)
+            # The sine of an infinity is NaN. So is its product with 0, of which engines make 0 as they compile.
+            infinite = fault is Fault.INFINITE
+            self._values.append(call(self._graph, aten.sin.default, number) if infinite else number)
 
     def joined(self) -> torch.fx.Node | None:
         """One number of all."""

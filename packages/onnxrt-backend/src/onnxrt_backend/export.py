@@ -13,6 +13,7 @@ import torch
 
 from onnxrt_backend import torch_private
 from onnxrt_backend.attention import forbidden_rows_are_zeros
+from onnxrt_backend.bounds import single_bounds
 from onnxrt_backend.faults import fault, total
 from tracer_core.plugin_api import add_alarm, contiguous_graph, promote
 
@@ -31,6 +32,7 @@ def export(graph: torch.fx.GraphModule, name: str) -> Exported:
     """Translates `graph`. Raises what the exporter raises for an operator it cannot translate."""
     made = contiguous_graph(graph)
     forbidden_rows_are_zeros(made.graph)
+    single_bounds(made.graph)
     alarm = add_alarm(made.graph, fault, graph, total)
     promote(made.graph)
     return Exported(torch_private.translate(made.graph, name), made, alarm)

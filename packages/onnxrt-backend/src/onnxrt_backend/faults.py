@@ -18,12 +18,20 @@ aten = torch.ops.aten
 
 POOLS = frozenset({aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default})
 
+#: Of several equal ones the first is the largest, as in eager; NaN is lost.
+EXTREMES = frozenset({
+    aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.max.dim, aten.min.dim,
+    aten.argmax.default, aten.argmin.default,
+})  # fmt: skip
+
 
 def fault(node: torch.fx.Node) -> Fault | None:
     """For which values eager's results must be taken."""
     if checks_indices(node):
         return Fault.INDEX
-    return Fault.INFINITE if node.target in POOLS else None
+    if node.target in POOLS:
+        return Fault.INFINITE
+    return Fault.NAN if node.target in EXTREMES else None
 
 
 def positions_are_read(node: torch.fx.Node) -> bool:

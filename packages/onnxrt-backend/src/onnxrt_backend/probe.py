@@ -14,6 +14,7 @@ import torch
 
 from onnxrt_backend import torch_private
 from onnxrt_backend.attention import forbidden_rows_are_zeros
+from onnxrt_backend.bounds import single_bounds
 from onnxrt_backend.faults import fault, total
 from tracer_core.plugin_api import add_alarm, promote
 
@@ -24,6 +25,7 @@ def build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]
 
     names = [node.name for node in graph.find_nodes(op="placeholder")]
     forbidden_rows_are_zeros(graph)
+    single_bounds(graph)
     n_results = len(graph.output_node().args[0])  # type: ignore[arg-type]
     add_alarm(graph, fault, lambda: None, total)
     promote(graph)

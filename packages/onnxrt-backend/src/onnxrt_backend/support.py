@@ -14,6 +14,7 @@ import torch
 
 from onnxrt_backend import torch_private
 from onnxrt_backend.attention import refusal
+from onnxrt_backend.bounds import single_bound
 from onnxrt_backend.faults import positions_are_read
 from onnxrt_backend.probe import build
 from tracer_core.plugin_api import node_probe
@@ -31,7 +32,7 @@ _QUOTIENT = "ONNX has it by way of a rounded quotient"
 #: Operators whose ONNX forms differ at infinities and NaN, for very small or large values, or where quotients are nearly
 #: whole: no probe looks there. Of floating point only.
 SPECIAL = {
-    **dict.fromkeys(("amax", "amin", "max", "min", "argmax", "argmin", "atan2", "arctan2"), _LOSES),
+    **dict.fromkeys(("atan2", "arctan2"), _LOSES),
     **dict.fromkeys(("sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "msort"), _LOSES),
     **dict.fromkeys(("remainder", "floor_divide"), _QUOTIENT),
     **dict.fromkeys(("log1p", "expm1", "erfc"), "ONNX has it by way of a sum with 1, which rounds small values away"),
@@ -78,6 +79,8 @@ def _special(node: torch.fx.Node) -> str | None:
         return "ONNX Runtime's LogSoftmax of float64 gives numbers for NaN and infinities"
     if name in ("div", "divide") and node.kwargs.get("rounding_mode") is not None:
         return _QUOTIENT
+    if name.startswith("clamp") and single_bound(node) is not None:
+        return None
     if name == "clamp" and (argument(node, "min") is None or argument(node, "max") is None):
         name = "clamp_min"
     return SPECIAL.get(name)

@@ -1,4 +1,4 @@
-"""Our converters of clamps and of the larger or smaller of two: NaN stays NaN, which TVM's own lose.
+"""Our converters of clamps and of the largest or smallest of two or many: NaN stays NaN, which TVM's own lose.
 
 In: the importer and a node. Out: a Relax expression of comparisons. What always holds: bounds of a clamp are numbers or sizes of
 the graph; a lower bound gives way to an upper one below it.
@@ -13,6 +13,50 @@ import torch
 
 from tvm_backend.products import POINTWISE
 from tvm_backend.tvm_private import Converter
+
+
+def reducer(largest: bool) -> Any:
+    """The largest, or smallest, along axes of reduction; of nothing but one infinity, that; NaN where there is one."""
+    from tvm import te, tirx
+
+    def first(a: Any, b: Any) -> Any:
+        beyond = a >= b if largest else a <= b
+        return tirx.Select(tirx.any(beyond, tirx.isnan(a)), a, b)
+
+    return te.comm_reducer(first, lambda dtype: tirx.const(float("-inf" if largest else "inf"), dtype))
+
+
+def _extreme(largest: bool) -> Converter:
+    """``(x, dims=(), keepdim=False)``, no dims: all."""
+
+    def convert(importer: Any, node: torch.fx.Node) -> Any:
+        from tvm import relax
+
+        x, *rest = importer.retrieve_args(node)
+        rank = len(x.ty.shape)
+        dims = sorted({dim % rank for dim in rest[0]} if rest and rest[0] and rank else range(rank))
+        keepdim = bool(rest[1]) if len(rest) > 1 else bool(node.kwargs.get("keepdim", False))
+        if not rank or not node.meta["val"].dtype.is_floating_point:
+            name = "max" if largest else "min"
+            return importer.block_builder.emit(getattr(relax.op, name)(x, axis=dims or None, keepdims=keepdim))
+        return importer.block_builder.emit_te(_over, x, dims, keepdim, largest, primfunc_name_hint="extreme")
+
+    return convert
+
+
+def _over(x: Any, dims: list[int], keepdim: bool, largest: bool) -> Any:
+    from tvm import te
+
+    reduce = reducer(largest)
+    axes = {dim: te.reduce_axis((0, x.shape[dim]), name=f"k{dim}") for dim in dims}
+    kept = [dim for dim in range(len(x.shape)) if keepdim or dim not in axes]
+    shape = [1 if dim in axes else x.shape[dim] for dim in kept]
+
+    def value(*at: Any) -> Any:
+        place = dict(zip(kept, at, strict=True)) | axes
+        return reduce(x[tuple(place[dim] for dim in range(len(x.shape)))], axis=list(axes.values()))
+
+    return te.compute(shape, value, name="extreme")
 
 
 def _clamp(low: str | None, high: str | None) -> Converter:
@@ -66,6 +110,8 @@ def _either(name: str) -> Converter:
 
 #: By the operator's name below ``aten``.
 BOUNDS: dict[str, Converter] = {
+    **dict.fromkeys(("amax.default", "max.default"), _extreme(True)),
+    **dict.fromkeys(("amin.default", "min.default"), _extreme(False)),
     "clamp.default": _clamp("min", "max"),
     "clamp_min.default": _clamp("min", None),
     "clamp_max.default": _clamp(None, "max"),

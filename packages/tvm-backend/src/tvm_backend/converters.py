@@ -30,20 +30,6 @@ def _permute_last_two(importer: Any, node: torch.fx.Node) -> Any:
     return x if axes is None else importer.block_builder.emit(relax.op.permute_dims(x, axes))
 
 
-def _reduce(name: str) -> Converter:
-    """amax, amin: ``(x, dims=(), keepdim=False)``, no dims: all."""
-
-    def convert(importer: Any, node: torch.fx.Node) -> Any:
-        from tvm import relax
-
-        x, *rest = importer.retrieve_args(node)
-        dims = list(rest[0]) if rest and rest[0] else None
-        keepdim = bool(rest[1]) if len(rest) > 1 else bool(node.kwargs.get("keepdim", False))
-        return importer.block_builder.emit(getattr(relax.op, name)(x, axis=dims, keepdims=keepdim))
-
-    return convert
-
-
 def _select_dim(importer: Any, node: torch.fx.Node) -> Any:
     """select.int with any sign of the index."""
     from tvm import relax
@@ -160,8 +146,6 @@ CONVERTERS: dict[str, Converter] = {
     "t.default": _permute_last_two,
     "_softmax.default": _softmax,
     "addmm.default": _product_and_sum,
-    "amax.default": _reduce("max"),
-    "amin.default": _reduce("min"),
     "bmm.default": _product,
     "convolution.default": convolution,
     "erf.default": _elementary(elementary.erf, "erf"),

@@ -15,9 +15,14 @@ import torch
 from tracer_core.plugin_api import Fault, checks_indices
 from tvm_backend.tvm_private import Converter
 
+#: TVM looks for what is larger than its least number: not NaN, nor a row of minus infinity.
+POSITIONS = frozenset({torch.ops.aten.argmax.default, torch.ops.aten.argmin.default})
+
 
 def fault(node: torch.fx.Node) -> Fault | None:
     """For which values eager's results must be taken."""
+    if node.target in POSITIONS:
+        return Fault.INFINITE
     return Fault.INDEX if getattr(node.target, "__name__", "") in INDEXING and checks_indices(node) else None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tvm_backend.bounds import reducer
 from tvm_backend.tvm_private import Converter
 
 
@@ -50,9 +51,7 @@ def _largest(
     from tvm import te, tirx
 
     least = tirx.const(float("-inf"), x.dtype)
-    larger = te.comm_reducer(
-        lambda a, b: tirx.Select(tirx.any(a >= b, tirx.isnan(a)), a, b), lambda dtype: tirx.const(float("-inf"), dtype)
-    )
+    larger = reducer(largest=True)
     lead = len(x.shape) - len(kernel)
     taps = [te.reduce_axis((0, size), name=f"k{axis}") for axis, size in enumerate(kernel)]
 

@@ -33,9 +33,7 @@ DIVIDING = frozenset({"div", "divide", "floor_divide", "fmod", "remainder"})
 
 
 #: Operators in which what TVM compiles loses NaN, of floating point only. No probe looks at NaN.
-LOSING_NAN = frozenset({
-    "amax", "amin", "max", "min", "argmax", "argmin", "elu",
-})  # fmt: skip
+LOSING_NAN = frozenset({"max.dim", "min.dim", "elu.default"})
 
 #: Operators that are neither pointwise nor views, and add nothing up: those that TVM may have in float16.
 MOVES = frozenset({
@@ -57,7 +55,7 @@ def supports(node: torch.fx.Node) -> str | None:
     name = target.overloadpacket.__name__.rstrip("_")
     if name in UNCHECKED and fault(node) is None and not _fixed_index(node):
         return "TVM does not check its indices"
-    if name in LOSING_NAN and any(tensor.dtype.is_floating_point for tensor in _probe.operands(node)):
+    if target.__name__ in LOSING_NAN and any(tensor.dtype.is_floating_point for tensor in _probe.operands(node)):
         return "TVM loses NaN in it"
     if _adds_up(target, name) and any(tensor.dtype is torch.float16 for tensor in _probe.operands(node)):
         return "TVM adds up float16 in float16"
