@@ -23,6 +23,9 @@ from benchmarks.results import machine
 
 ROOT = Path(__file__).resolve().parents[1]
 
+#: Folders that are empty at first for each process, unless the caller names them.
+CACHES = ("TRACER_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+
 COMPILERS = ("eager", "torch", "torch:reduce-overhead", "ours", "ours:reduce-overhead")
 
 
@@ -192,12 +195,19 @@ def _one(step: Callable[[], Any], expected: Any, torch: Any) -> dict[str, Any]:
     torch.cuda.synchronize()
     peak, reserved = (read() / 2**20 for read in (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved))
     latency, back_to_back = _timed(step, torch)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    steady, held = (read() / 2**20 for read in (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved))
     return {
         "first_s": round(first, 2),
         "latency_ms": round(latency, 4),
         "back_to_back_ms": round(back_to_back, 4),
         "peak_MiB": round(peak, 1),
         "reserved_MiB": round(reserved, 1),  # with the pools of recordings, whose free blocks are not in the peak
+        "steady_peak_MiB": round(steady, 1),  # the same of a step after all recordings were made
+        "steady_reserved_MiB": round(held, 1),
         "error": float(error),
         "device": torch.cuda.get_device_name(0),
     }
@@ -235,9 +245,7 @@ class Turn:
         self._folder = tempfile.TemporaryDirectory()
         environment = {
             **os.environ,
-            "TRITON_CACHE_DIR": f"{self._folder.name}/triton",
-            "TORCHINDUCTOR_CACHE_DIR": f"{self._folder.name}/t",
-            "TRACER_CACHE_DIR": os.environ.get("TRACER_CACHE_DIR", f"{self._folder.name}/tracer"),
+            **{name: os.environ.get(name, f"{self._folder.name}/{name}") for name in CACHES},
         }
         self._errors = open(f"{self._folder.name}/errors", "w+")  # noqa: SIM115
         command = [sys.executable, "-m", "benchmarks.gpu", "--one", row, *compilers]

@@ -87,6 +87,10 @@ API_VERSION = "1"
 #: The pluggy project name and the entry-point group.
 PROJECT = "tracer_core"
 
+#: In the ``meta`` of a node of a backward graph: its positions of maxima are made, by nodes before it, from int8 places in
+#: their windows, row-major (windows of two dimensions, without dilation), which are what was saved.
+OFFSETS_IN_WINDOWS = "offsets_in_windows"
+
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 Lazy = str | Callable[..., Any]

@@ -98,7 +98,7 @@ def _lower(c: Compilation) -> None:
 
 def _inline(c: Compilation) -> None:
     if c.options.inline:
-        c.not_inlined = inline(c.program)
+        c.not_inlined = inline(c.program, c.target.triton)
 
 
 def _absorb(c: Compilation) -> None:

@@ -12,7 +12,7 @@ below 1 lets costlier operators be computed again too, cheapest by byte first, u
 that fuse, the outputs of normalisations are computed again from their inputs and statistics (see `normalized`).
 
 What always holds: random operators and nodes of the backward itself are never computed twice; values that
-share memory are saved once, and their views are made again; dropout's masks are saved as bools; an input that the
+share memory are saved once, and their views are made again; some in fewer bytes (`compact`); an input that the
 forward writes to is saved as it was before.
 """
 
@@ -27,7 +27,7 @@ import torch
 
 from tracer_core.aten.attention_seeds import without_seeds
 from tracer_core.aten.cleanup import remove_dead_nodes
-from tracer_core.aten.compact import as_bits, is_bits, packed, unpacked
+from tracer_core.aten.compact import as_stored, forms, packed, unpacked
 from tracer_core.aten.joint import Joint
 from tracer_core.aten.minimum_cut import FlowGraph
 from tracer_core.aten.normalized import Formula, formulas
@@ -97,6 +97,7 @@ class Partitioner:
         self.joint, self.budget, self.choose = joint, budget, choose
         without_seeds(joint.graph)
         self.formulas: dict[Node, Formula] = formulas(joint.forward) if fuses and choose is None else {}
+        self.narrow = forms(joint.forward, fuses and choose is None)
         self.forward = set(joint.forward)
         self.placeholders = [node for node in joint.forward if node.op == "placeholder"]
         self.mutated = {self.placeholders[index] for index in joint.mutations}
@@ -186,7 +187,12 @@ class Partitioner:
         return sorted(saved, key=self.order.__getitem__)
 
     def _size(self, saved: Iterable[Node]) -> int:
-        return sum(_stored_bytes(node) for node in saved if node.op != "placeholder")
+        return sum(self._stored_bytes(node) for node in saved if node.op != "placeholder")
+
+    def _stored_bytes(self, node: Node) -> int:
+        """The memory that a saved value takes."""
+        size = bytes_of(node.meta["val"])
+        return size // node.meta["val"].element_size() if node in self.narrow else size
 
     def _recomputable(self, needed: Sequence[Node]) -> list[Node]:
         """Operators that a budget may have computed again: cheap ones by byte first."""
@@ -246,7 +252,7 @@ class Partitioner:
             else:
                 # Among equal cuts the one nearest to the backward, which computes least again.
                 bias = 1 + count - self.order[node]
-                size = _stored_bytes(node) if node.op != "placeholder" or node in self.mutated else 0
+                size = self._stored_bytes(node) if node.op != "placeholder" or node in self.mutated else 0
                 graph.edge((node, "in"), (node, "out"), size * 4 * count + bias)
             if not again(node):
                 graph.edge("source", (node, "in"))
@@ -288,8 +294,8 @@ class Partitioner:
                 value = clone(forward, value)
             elif same:  # an output is a view of it: it gets memory of its own
                 returned[same[0]] = clone(forward, returned[same[0]])
-            elif is_bits(node):
-                value = packed(forward, value)
+            elif node in self.narrow:
+                value = packed(forward, value, self.narrow[node])
             kept_outputs.append((len(returned), node, False))
             returned.append(value)
         for node in writes:
@@ -309,7 +315,7 @@ class Partitioner:
         graph = torch.fx.Graph()
         made: dict[Node, Node] = {}
         reshaped: list[tuple[Node, Node]] = []
-        bits: list[tuple[Node, Node]] = []
+        narrow: list[tuple[Node, Node]] = []
 
         def placeholder(node: Node, name: str, value: Any) -> Node:
             new = graph.placeholder(name)
@@ -322,11 +328,10 @@ class Partitioner:
         for index, node, other_view in kept_outputs:
             output = joint.outputs[index] if other_view else node
             name = f"saved_{node.name}"
-            as_bools = index >= len(joint.outputs) and is_bits(node)
-            value = output.meta["val"]
-            made[node] = placeholder(node, name, as_bits(value) if as_bools else value)
-            if as_bools:
-                bits.append((node, made[node]))
+            value, form = output.meta["val"], None if index < len(joint.outputs) else self.narrow.get(node)
+            made[node] = placeholder(node, name, value if form is None else as_stored(value, form))
+            if form is not None:
+                narrow.append((node, made[node]))
             if other_view:
                 reshaped.append((node, made[node]))
         used = {symbol for node in joint.graph.nodes for symbol in free_symbols(node.meta.get("val"))}
@@ -347,8 +352,8 @@ class Partitioner:
             sizes_of = [numbers.node(s) if isinstance(s, SYM_TYPES) else s for s in node.meta["val"].shape]
             made[node] = graph.call_function(aten.view.default, (source, sizes_of))
             made[node].meta.update(node.meta)
-        for node, source in bits:
-            made[node] = unpacked(graph, source, node)
+        for node, source in narrow:
+            made[node] = unpacked(graph, source, node, self.narrow[node])
         emit = self._emitter(graph, made, numbers)
         for node in own:
             emit(node)
@@ -364,7 +369,7 @@ class Partitioner:
             tuple(i for i, node in enumerate(joint.tangents) if node is not None),
             len(joint.outputs),
             gradients,
-            sum(_stored_bytes(node) for _, node, _ in kept_outputs),
+            sum(self._stored_bytes(node) for _, node, _ in kept_outputs),
         )
 
     def _emitter(
@@ -427,12 +432,6 @@ def _result_bytes(node: Node) -> int:
     value = node.meta["val"]
     values = value if isinstance(value, (tuple, list)) else [value]
     return sum(bytes_of(one) for one in values if isinstance(one, torch.Tensor))
-
-
-def _stored_bytes(node: Node) -> int:
-    """The memory that a saved value takes."""
-    size = bytes_of(node.meta["val"])
-    return size // node.meta["val"].element_size() if is_bits(node) else size
 
 
 def _reshaped(output: Node, owner: Node) -> bool:

@@ -17,6 +17,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     packed,
     padding,
     pointwise,
+    pool_gradients,
     pools,
     reduction,
     sampling,

@@ -80,8 +80,9 @@ def _lies_last(value: Any) -> bool:
 
 
 def _is_image(node: torch.fx.Node) -> bool:
-    """It has images (or a tuple that begins with them) as its value."""
+    """It has images (or a tuple that begins with them) as its value. The gradient of a first convolution's image is not
+    asked for."""
     value: Any = node.meta.get("val")
     if isinstance(value, (tuple, list)) and value:
-        value = value[0]
+        value = value[1] if value[0] is None and node.target is aten.convolution_backward.default else value[0]
     return isinstance(value, torch.Tensor) and value.dim() == 4

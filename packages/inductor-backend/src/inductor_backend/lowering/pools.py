@@ -166,6 +166,8 @@ class Pool:
     def run(
         self, of_region: Callable[[tuple[_Span, ...]], Value | None], of_point: Callable[[At], Value | None]
     ) -> list[Ref]:
+        if self.ctx.gpu:  # one kernel, which costs less than loads without tests would save
+            return self._tested(of_point)
         regions = _regions(self.x, self.sizes[self.lead :], self.w)
         if regions is None:
             return self._tested(of_point)

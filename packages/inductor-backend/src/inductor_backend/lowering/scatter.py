@@ -381,7 +381,7 @@ def embedding_gradient(ctx: Lowering, target: Target, dy: Ref, indices: Ref, pad
     return target.result()
 
 
-def _to_positions(ctx: Lowering, dy: Ref, indices: Ref, rank: int) -> Ref:
+def to_positions(ctx: Lowering, dy: Ref, indices: Ref, rank: int) -> Ref:
     """Gradients of windows added at the flat positions that the forward chose, of the last `rank` dims."""
     sizes, strides = ctx.shape(), ctx.strides()
     lead, spatial = sizes[:-rank], sizes[-rank:]
@@ -402,16 +402,14 @@ def _to_positions(ctx: Lowering, dy: Ref, indices: Ref, rank: int) -> Ref:
 
 
 def _pool_backward(rank: int) -> Any:
-    return lambda ctx, dy, x, *rest: _to_positions(ctx, dy, rest[-1], rank)
+    return lambda ctx, dy, x, *rest: to_positions(ctx, dy, rest[-1], rank)
 
 
 lower(
-    aten.max_pool2d_with_indices_backward.default,
     aten.adaptive_max_pool2d_backward.default,
     aten.fractional_max_pool2d_backward.default,
 )(_pool_backward(2))
 lower(
-    aten.max_pool3d_with_indices_backward.default,
     aten.adaptive_max_pool3d_backward.default,
     aten.fractional_max_pool3d_backward.default,
 )(_pool_backward(3))

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from inductor_backend.index_expr import Expr, product
+from inductor_backend.index_expr import product
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node, Program
 from inductor_backend.schedule.dependencies import Dependencies, dependencies
 from inductor_backend.schedule.inline import redomain
@@ -34,13 +35,17 @@ LARGEST_UPDATE = 1 << 20
 #: Buffers of a kernel of several updates (the launcher has room for 256 pointers).
 ARGUMENTS_OF_UPDATES = 240
 
+#: Elements of a copy that may share a kernel with others: their copies live longer for it.
+LARGEST_COPY = 1 << 18
+
 
 @dataclass(slots=True)
 class Group:
     """Loop nodes that share one kernel, over one domain; or one extern node. Mutable while fusing.
 
-    number: its bit in ancestor masks. ancestors: mask of groups that must run before it. most: buffers that it may touch.
-    updates: writes to inputs that it has taken in although nothing connects them.
+    number: its bit in ancestor masks. ancestors: mask of groups that must run before it. position, first: where its last
+    and its first node were in the program. most: buffers that it may touch. updates: writes to inputs, or copies, that it
+    has taken in although nothing connects them.
     """
 
     number: int
@@ -48,6 +53,7 @@ class Group:
     domain: Domain | None
     ancestors: int = 0
     position: int = 0
+    first: int = 0
     buffers: set[str] = field(default_factory=set)
     most: int = LARGEST_ARGUMENTS
     updates: int = 1
@@ -83,7 +89,7 @@ class Fusion:
         together: int = 1,
     ) -> None:
         self.reads_scans, self.together = reads_scans, together
-        self.open: dict[tuple[Expr, ...], Group] = {}  # the group of updates of these sizes that may grow
+        self.open: dict[Any, Group] = {}  # the group of updates, or of copies, of some sizes that may grow
         self.program, self.sizes, self.fuel, self.rows = program, sizes, fuel, rows
         self.deps: Dependencies = dependencies(program)
         self.groups: list[Group] = []
@@ -114,7 +120,7 @@ class Fusion:
         )
 
     def new_group(self, node: Node, domain: Domain | None, position: int) -> None:
-        group = Group(len(self.groups), [node], domain, position=position)
+        group = Group(len(self.groups), [node], domain, position=position, first=position)
         self.groups.append(group)
         self.adopt(group, node)
 
@@ -146,12 +152,13 @@ class Fusion:
                 self.refusals.append((node.name, group.nodes[0].name, joined.reason))
             else:
                 best = (score, group, joined)
-        if best is None and self.together > 1 and self.is_update(node):
-            best = self.beside(node)
+        kind = self.kind_of(node) if self.together > 1 else None
+        if best is None and self.together > 1:
+            best = self.sibling(node) if kind is None else self.beside(node, kind)
         if best is None or (self.fuel is not None and self.fuel <= 0):
             self.new_group(node, Domain(node.sizes, node.reduced), position)
-            if self.together > 1 and self.is_update(node):
-                self.open[node.sizes] = self.groups[-1]
+            if kind is not None:
+                self.open[kind] = self.groups[-1]
                 self.groups[-1].most = ARGUMENTS_OF_UPDATES
             return
         if self.fuel is not None:
@@ -174,9 +181,38 @@ class Fusion:
         plain = not (node.product or node.is_reduction or any(node.reduced))
         return small and plain and not self.mutated.isdisjoint((*node.reads(), *node.writes))
 
-    def beside(self, node: LoopNode) -> tuple[int, Group, Joined] | None:
-        """A group of other updates of the same sizes: one launch for several parameters of an optimizer, or counters."""
-        group = self.open.get(node.sizes)
+    def kind_of(self, node: LoopNode) -> Any:
+        """A key that nodes share which may be in one launch although nothing connects them, or None."""
+        if self.is_update(node):
+            return node.sizes
+        if len(node.stores) != 1 or any(node.reduced) or node.product or not node.stores[0].plain:
+            return None
+        numel, value = product(node.sizes), node.stores[0].value
+        while value.name == "cast":
+            (value,) = value.args
+        small = isinstance(numel, int) and numel <= LARGEST_COPY
+        return ("copy", node.sizes) if small and value.name == "load" else None
+
+    def sibling(self, node: LoopNode) -> tuple[int, Group, Joined] | None:
+        """For a reduction, a group with the same loops that reads what the same kernel has made: both halves of a
+        normalisation's gradient, means and squares."""
+        if not any(node.reduced):
+            return None
+        domain = Domain(node.sizes, node.reduced)
+        makers = {id(g): g for name in node.reads() for g in self.touching.get(name, ()) if name in _written(g)}
+        for maker in makers.values():
+            for name in _written(maker):
+                for group in self.touching.get(name, ()):
+                    if group is maker or group.domain != domain:
+                        continue
+                    joined = self.try_join(group, node)
+                    if not isinstance(joined, Refused):
+                        return 0, group, joined
+        return None
+
+    def beside(self, node: LoopNode, kind: Any) -> tuple[int, Group, Joined] | None:
+        """A group of other updates or copies of the same sizes: one launch for several parameters, or counters."""
+        group = self.open.get(kind)
         if group is None or group.updates >= self.together or any(group.domain.reduced):  # type: ignore[union-attr]
             return None
         joined = self.try_join(group, node)
@@ -238,8 +274,9 @@ class Fusion:
         return joined if refused is None else refused
 
     def ordered(self) -> list[Group]:
-        """Topological order that stays close to program order."""
-        waiting = sorted(self.groups, key=lambda g: g.position)
+        """Topological order that stays close to program order. On GPUs a group comes where its first node was: by its last
+        one, an update of an input at the end, it would let everything pass that waits for nothing (copies of weights)."""
+        waiting = sorted(self.groups, key=lambda g: g.first if self.together > 1 else g.position)
         done, result = 0, []
         while waiting:
             for place, group in enumerate(waiting):
@@ -250,6 +287,10 @@ class Fusion:
             else:
                 raise AssertionError("fusion made a cycle of groups")
         return result
+
+
+def _written(group: Group) -> set[str]:
+    return {name for node in group.nodes for name in node.writes}
 
 
 def _scanned(node: LoopNode) -> set[str]:

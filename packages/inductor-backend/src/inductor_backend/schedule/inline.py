@@ -31,8 +31,8 @@ def redomain(node: LoopNode, sizes: tuple, reduced: tuple, by: tuple[Index, ...]
 class Inliner:
     """One pass over the program in order, so that chains collapse into their last reader. Mutable."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, gpu: bool) -> None:
+        self.program, self.gpu = program, gpu
         self.nodes: dict[str, Node] = {node.name: node for node in live_nodes(program)}
         self.refusals: list[tuple[str, str]] = []
         self.readers: dict[str, dict[str, None]] = {}  # dicts: ordered sets
@@ -74,7 +74,7 @@ class Inliner:
             return "read by operators or the caller only"
         kept = buffer in self.program.output_names or len(loops) < len(readers)
         loads = [[load for load in reader.loads() if load.buffer == buffer] for reader in loops]
-        reason = worth_inlining(node, loops, loads)
+        reason = worth_inlining(node, loops, loads, self.gpu)
         if kept and reason is None and node.reads():
             reason = "its buffer is needed anyway"
         if reason is None:
@@ -115,5 +115,5 @@ class Inliner:
             self.readers.setdefault(name, {})[reader.name] = None
 
 
-def inline(program: Program) -> list[tuple[str, str]]:
-    return Inliner(program).run()
+def inline(program: Program, gpu: bool = False) -> list[tuple[str, str]]:
+    return Inliner(program, gpu).run()

@@ -20,6 +20,10 @@ CHEAP = 8
 #: Loads that a body done again may have.
 CHEAP_LOADS = 3
 
+#: On a GPU a tensor this small (a value a channel) costs its launch more than anything: computing it again, at this cost, is
+#: cheaper.
+SMALL, SMALL_COST, SMALL_LOADS = 4096, 16, 6
+
 #: Elements of a row that are kept in a local buffer (of float32: 64 KiB).
 LARGEST_ROW = 16384
 
@@ -38,10 +42,12 @@ def is_cheap(value: Value) -> bool:
     return cost(value) <= CHEAP and load_count(value) <= CHEAP_LOADS
 
 
-def worth_inlining(producer: LoopNode, readers: list[LoopNode], loads: list[list[Value]]) -> str | None:
+def worth_inlining(
+    producer: LoopNode, readers: list[LoopNode], loads: list[list[Value]], gpu: bool = False
+) -> str | None:
     """None where the producer should be computed inside its readers, else why not.
 
-    loads: for each reader its loads of the producer's buffer.
+    loads: for each reader its loads of the producer's buffer. gpu: each kernel is a launch.
     """
     value = producer.stores[0].value
     size = len(topological([value]))
@@ -54,6 +60,10 @@ def worth_inlining(producer: LoopNode, readers: list[LoopNode], loads: list[list
     if once and _no_larger(product(readers[0].sizes), product(producer.sizes)):
         return None  # computed no more often than before, and not stored
     if is_cheap(value) and (len(readers) == 1 or load_count(value) <= 1):
+        return None
+    numel = product(producer.sizes)
+    small = gpu and isinstance(numel, int) and numel <= SMALL
+    if small and cost(value) <= SMALL_COST and load_count(value) <= SMALL_LOADS:
         return None
     if is_cheap(value):
         return "several readers would each load its operands: one store costs less"

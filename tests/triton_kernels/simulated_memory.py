@@ -1,0 +1,199 @@
+"""How much of a device's memory a compiled graph takes, and how often it launches, where there is no device.
+
+In: a function of fake CUDA tensors. Out: its forward and backward as compiled for a GPU (`Stage`), and what the generated
+module allocates when it is run on fakes (`Memory`): operators run as torch's fakes do, kernels do nothing. What always
+holds: memory counts from the line that allocates it until the last tensor of it is gone; workspaces inside an operator
+are not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from inductor_backend import compile_graph
+from inductor_backend.codegen.wrapper import EXAMPLE
+from inductor_backend.compile_graph import Compilation, run_stages, started_for_gpu
+from inductor_backend.lowering import graph as lowering
+from inductor_backend.options import InductorOptions
+from inductor_backend.plugin import BACKEND
+from inductor_backend.runtime import cuda_launch, triton_build
+from inductor_backend.target import Target
+from tracer_core.aten.lower import Lowered, Request
+from tracer_core.aten.training import TrainingGraphs, lower_training, take_channels_last
+from tracer_core.captured import CapturedGraph
+from tracer_core.plugin_api import InputSpec, Phase, Role
+from tracer_core.recorder.fake import Fakes
+from tracer_core.testing.torch_graph import _Recorder
+
+MiB = 2**20
+
+
+def on_cuda(mode: Any, like: torch.Tensor, grad: bool = False) -> torch.Tensor:
+    """A fake."""
+    with mode:
+        made = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device="cpu")
+    return made.requires_grad_(grad)
+
+
+def of_module(model: torch.nn.Module, *inputs: torch.Tensor, mode_name: str = "default") -> Training:
+    """The training graphs of a module that lies on the meta device, for inputs like these."""
+    fakes = Fakes(symbolic=False).mode
+    recorder = _Recorder(fakes)
+    state: dict[str, torch.Tensor] = {}
+    for kind, named in ((Role.PARAMETER, model.named_parameters()), (Role.BUFFER, model.named_buffers())):
+        for name, value in named:
+            state[name] = on_cuda(fakes, value, grad=kind is Role.PARAMETER)
+            label = name.replace(".", "_")
+            recorder.add(state[name], state[name], InputSpec(label, kind, label, stable_address=True))
+    given = [on_cuda(fakes, one) for one in inputs]
+    for number, one in enumerate(given):
+        recorder.add(one, one, InputSpec(f"x_{number}", Role.USER_INPUT, f"x_{number}"))
+    with torch.no_grad(), recorder:
+        result = torch.func.functional_call(model, state, tuple(given))
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    recorder.graph.output(tuple(recorder.node(one) for one in results))
+    gm = torch.fx.GraphModule(torch.nn.Module(), recorder.graph)
+    for node in gm.graph.nodes:
+        if node.op != "placeholder":
+            node.meta.pop("val", None)  # recorded without autograd; lowering runs it again with it
+    reals, specs = zip(*recorder.inputs, strict=True)
+    captured = CapturedGraph(gm, specs, reals, True, "graph_0", Phase.FORWARD)
+    request = Request(BACKEND, InductorOptions(), mode_name, "graph_0", Phase.FORWARD)
+    graphs = lower_training(captured, request)
+    forward = compiled(graphs.forward)
+    take_channels_last(graphs, frozenset(forward.program.channels_last))
+    backward = compiled(graphs.backward)
+    return Training(fakes, graphs, forward, backward, reals)
+
+
+class Pretended(Target):
+    """CPU tensors, for which all is planned as on a GPU (the interpreter's kernels have no arena)."""
+
+    @property
+    def interpreted(self) -> bool:
+        return False
+
+
+def compiled(low: Lowered) -> Compilation:
+    """A graph of CPU tensors as if they were on a GPU, up to its module's text."""
+    before = compile_graph.target_of
+    compile_graph.target_of = lowering.target_of = lambda graph: Pretended(torch.device("cpu"), True)
+    try:
+        return run_stages(started_for_gpu(low.graph, low.spec), "module")
+    finally:
+        compile_graph.target_of = lowering.target_of = before
+
+
+class Memory(TorchDispatchMode):
+    """Mutable. live: bytes of the storages that were made inside and are alive. peak: the most so far; at_peak: what the
+    generated function's names held then."""
+
+    def __init__(self, before: Sequence[torch.Tensor] = ()) -> None:
+        super().__init__()
+        self._known: dict[int, tuple[int, int]] = {}  # storage -> (weak reference, bytes)
+        self.peak = 0
+        self.at_peak: dict[str, int] = {}
+        self.calls: list[str] = []
+        for one in before:
+            self.add(one)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for one in tree_leaves(result):
+            if isinstance(one, torch.Tensor):
+                self.add(one)
+        live = self.live
+        if live > self.peak:
+            self.peak, self.at_peak = live, self._names()
+        return result
+
+    def add(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        known = self._known.get(key)
+        if known is None or torch.UntypedStorage._expired(known[0]):
+            self._known[key] = storage._weak_ref(), (storage.nbytes() + 511) // 512 * 512
+
+    @property
+    def live(self) -> int:
+        self._known = {k: v for k, v in self._known.items() if not torch.UntypedStorage._expired(v[0])}
+        return sum(size for _, size in self._known.values())
+
+    @staticmethod
+    def _names() -> dict[str, int]:
+        frame: Any = sys._getframe(1)
+        while frame is not None and not frame.f_code.co_filename.startswith("<simulated"):
+            frame = frame.f_back
+        if frame is None:
+            return {}
+        found = {n: v for n, v in frame.f_locals.items() if isinstance(v, torch.Tensor)}
+        return {name: one.untyped_storage().nbytes() for name, one in found.items()}
+
+
+@contextlib.contextmanager
+def _no_kernels() -> Iterator[None]:
+    """Modules that are executed inside load nothing."""
+    before = cuda_launch.launches, cuda_launch.current_stream, triton_build.load_kernels
+    cuda_launch.launches = lambda slots, described: (lambda *arguments: None, 0)  # type: ignore[assignment]
+    cuda_launch.current_stream = lambda device: 0  # type: ignore[assignment]
+    triton_build.load_kernels = lambda kernels, device: list(kernels)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        cuda_launch.launches, cuda_launch.current_stream, triton_build.load_kernels = before
+
+
+def function_of(c: Compilation) -> Callable[[list[Any]], list[Any]]:
+    """The generated module's `call`, whose kernels do nothing."""
+    text = c.text.partition(f"\n{EXAMPLE}")[0].replace("arena.data_ptr()", "0")
+    namespace: dict[str, Any] = {"__name__": "simulated", "CONSTANTS": c.program.constants}
+    with _no_kernels():
+        exec(compile(text, f"<simulated {c.spec.name}>", "exec"), namespace)
+    return namespace["call"]  # type: ignore[no-any-return]
+
+
+@dataclass
+class Training:
+    """A compiled training graph. inputs: of its forward, fakes."""
+
+    mode: Any
+    graphs: TrainingGraphs
+    forward: Compilation
+    backward: Compilation
+    inputs: Sequence[torch.Tensor]
+    saved_bytes: int = 0
+    memory: dict[str, Memory] = field(default_factory=dict)
+
+    def step(self, held: bool = False) -> None:
+        """A forward and a backward, as autograd runs them. held: somebody keeps what is saved (a recording)."""
+        split = self.graphs.split
+        with torch.no_grad(), self.mode:
+            memory = self.memory["forward"] = Memory(self.inputs)
+            with memory:
+                returned = list(function_of(self.forward)(list(self.inputs)))
+            saved = [self.inputs[i] for i in split.saved_inputs] + [returned[i] for i in split.saved_outputs]
+            self.saved_bytes = memory.live
+            tangents = [torch.empty_like(returned[i]) for i in split.tangents]
+            visible = returned[: split.outputs]
+            del returned
+            memory = self.memory["backward"] = Memory([*self.inputs, *saved, *tangents, *visible])
+            kept = list(saved) if held else []
+            given = [*saved, *tangents]
+            del saved, tangents
+            run = function_of(self.backward)
+            with memory:
+                gradients = run(given)
+            self.gradient_bytes = memory.live
+            del gradients, kept
+
+    def launches(self) -> dict[str, int]:
+        count = lambda c: sum(one is not None for one in c.kernels) + sum(s.extern is not None for s in c.steps)  # noqa: E731
+        return {"forward": count(self.forward), "backward": count(self.backward)}

@@ -1,0 +1,160 @@
+"""What a training graph for a GPU holds and launches: counted without one, so that neither grows unseen."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("triton")
+
+import tracer_core
+from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.target import interpreted
+from tests.inductor.compiling import compiled
+from tests.triton_kernels.simulated_memory import MiB, of_module
+from tracer_core.aten import compact
+
+F = torch.nn.functional
+aten = torch.ops.aten
+
+
+@pytest.fixture
+def as_on_gpus(monkeypatch):
+    """Positions of maxima are kept as they are on CUDA devices; TF32 is allowed, so that images are channels-last."""
+    monkeypatch.setattr(compact, "FUSES_INTEGERS", {"cpu"})
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+
+
+class Stem(nn.Module):
+    """The first layers of a residual network, and a block."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.first, self.second = (nn.Conv2d(64, 64, 3, padding=1, bias=False) for _ in range(2))
+        self.norms = nn.ModuleList([nn.BatchNorm2d(64) for _ in range(3)])
+
+    def forward(self, x):
+        x = F.max_pool2d(self.norms[0](self.stem(x)).relu(), 3, 2, 1)
+        y = self.norms[1](self.first(x)).relu()
+        return F.relu(self.norms[2](self.second(y)) + x).mean((2, 3))
+
+
+@pytest.fixture(scope="module")
+def stem():
+    with pytest.MonkeyPatch.context() as patch, torch.device("meta"):
+        patch.setattr(compact, "FUSES_INTEGERS", {"cpu"})
+        patch.setattr(torch.backends.cudnn, "allow_tf32", True)
+        return of_module(Stem().train(), torch.empty(8, 3, 64, 64))
+
+
+def test_what_is_saved_for_a_backward(stem):
+    """Results of convolutions, one byte for each position of a maximum, one image of what blocks add up."""
+    split = stem.graphs.split
+    conv, pooled = 8 * 64 * 32 * 32, 8 * 64 * 16 * 16
+    assert split.saved_bytes <= 4 * (conv + 3 * pooled) + pooled + 64 * 1024
+    kinds = {node.meta["val"].dtype for node in stem.graphs.backward.graph.graph.find_nodes(op="placeholder")}
+    assert torch.int8 in kinds and torch.int64 not in kinds
+
+
+def test_peaks_and_launches_of_a_step(stem):
+    stem.step()
+    conv = 4 * 8 * 64 * 32 * 32 / MiB
+    forward, backward = (stem.memory[name].peak / MiB for name in ("forward", "backward"))
+    assert forward <= 3.6 * conv and backward <= 5.3 * conv
+    launches = stem.launches()
+    assert launches["forward"] <= 18 and launches["backward"] <= 21
+
+
+def test_a_first_convolution_gets_its_gradient_as_the_others_do(stem):
+    """Channels innermost, although no gradient of the image is asked for."""
+    program = stem.backward.program
+    found = [n for n in program.nodes if getattr(n, "target", None) is aten.convolution_backward.default]
+    assert len(found) == 5
+    assert all(one.layout.strides[1] == 1 for node in found for one in node.args[:3])
+    assert not any("max_pool" in str(step.extern.target) for step in stem.backward.steps if step.extern is not None)
+
+
+POOLS = {
+    "3x3 by 2": (3, 2, 1),
+    "2x2": (2, 2, 0),
+    "3x3 by 1": (3, 1, 1),
+    "uneven": ((3, 2), (2, 3), (1, 0)),
+    "gaps": (2, 3, 0),
+    "whole": ((9, 8), 1, 0),
+}
+
+
+@pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("narrow", [False, True])
+def test_gradients_of_max_pools(name, narrow, as_on_gpus, monkeypatch):
+    """Equal maxima, NaN and infinities among them; what is saved may be a byte."""
+    monkeypatch.setattr(compact, "FUSES_INTEGERS", {"cpu"} if narrow else set())
+    torch.manual_seed(0)
+    kernel, stride, padding = POOLS[name]
+    x = torch.randn(2, 3, 9, 8).round(decimals=0)
+    x[0, 0, 4, 4], x[1, 1, 2, 3], x[1, 2] = float("nan"), float("inf"), float("-inf")
+
+    def pooled(x):
+        return F.max_pool2d(x * 2, kernel, stride, padding, ceil_mode=name == "3x3 by 2")
+
+    with interpreted():
+        fast = tracer_core.compile(pooled)
+        for given in (x, x.contiguous(memory_format=torch.channels_last), x[0]):
+            ours, theirs = (given.clone().requires_grad_() for _ in range(2))
+            results = fast(ours), pooled(theirs)
+            weights = torch.randn(results[1].shape)
+            for result in results:
+                result.backward(weights)
+            torch.testing.assert_close(results[0], results[1], equal_nan=True, rtol=0, atol=0)
+            torch.testing.assert_close(ours.grad, theirs.grad, equal_nan=True)
+
+
+@pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_windows_with_gaps_and_other_dtypes(dtype):
+    x = torch.randn(2, 3, 11, 10).to(dtype)
+    y, where = F.max_pool2d(x, 3, 2, 1, 2, return_indices=True)
+    dy = torch.randn(y.shape).to(dtype)
+
+    def gradient(dy, x, where):
+        return aten.max_pool2d_with_indices_backward(dy * 2, x, [3], [2], [1], [2], False, where)
+
+    with interpreted():
+        made = compiled(gradient, dy, x, where)
+    assert made.compilation.runner.artifact.fallbacks == ()
+    exact = gradient(dy.double(), x.double(), where).to(dtype)
+    torch.testing.assert_close(made(dy, x, where)[0], exact)
+
+
+@pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+def test_many_windows_over_an_element_stay_with_aten():
+    x = torch.randn(1, 2, 12, 12)
+    y, where = F.max_pool2d(x, 5, 1, 0, return_indices=True)
+
+    def gradient(y, x, where):
+        return aten.max_pool2d_with_indices_backward(y, x, [5, 5], [1, 1], [0, 0], [1, 1], False, where) * 2
+
+    with interpreted():
+        made = compiled(gradient, y, x, where)
+    assert made.compilation.runner.artifact.fallbacks == ("aten.max_pool2d_with_indices_backward.default",)
+    torch.testing.assert_close(made(y, x, where)[0], gradient(y, x, where))
+
+
+@pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+def test_positions_that_the_program_sees_are_whole(as_on_gpus):
+    def both(x):
+        y, where = F.max_pool2d(x.sin(), 2, return_indices=True)
+        return y, where
+
+    x = torch.randn(1, 2, 6, 6)
+    with interpreted():
+        fast = tracer_core.compile(both)
+        ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+        (y, where), (expected, there) = fast(ours), both(theirs)
+        y.sum().backward()
+        expected.sum().backward()
+    assert where.dtype is torch.int64
+    torch.testing.assert_close((y, where, ours.grad), (expected, there, theirs.grad))
