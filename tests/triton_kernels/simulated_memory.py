@@ -9,6 +9,7 @@ are not seen.
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from inductor_backend.options import InductorOptions
 from inductor_backend.plugin import BACKEND
 from inductor_backend.runtime import cuda_launch, triton_build
 from inductor_backend.target import Target
+from tracer_core import plugin_api
 from tracer_core.aten.lower import Lowered, Request
 from tracer_core.aten.training import TrainingGraphs, lower_training, take_channels_last
 from tracer_core.captured import CapturedGraph
@@ -43,8 +45,8 @@ def on_cuda(mode: Any, like: torch.Tensor, grad: bool = False) -> torch.Tensor:
     return made.requires_grad_(grad)
 
 
-def of_module(model: torch.nn.Module, *inputs: torch.Tensor, mode_name: str = "default") -> Training:
-    """The training graphs of a module that lies on the meta device, for inputs like these."""
+def captured(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[Any, CapturedGraph]:
+    """The graph of a module that lies on the meta device, for inputs like these, and the mode of its fakes."""
     fakes = Fakes(symbolic=False).mode
     recorder = _Recorder(fakes)
     state: dict[str, torch.Tensor] = {}
@@ -65,13 +67,33 @@ def of_module(model: torch.nn.Module, *inputs: torch.Tensor, mode_name: str = "d
         if node.op != "placeholder":
             node.meta.pop("val", None)  # recorded without autograd; lowering runs it again with it
     reals, specs = zip(*recorder.inputs, strict=True)
-    captured = CapturedGraph(gm, specs, reals, True, "graph_0", Phase.FORWARD)
+    return fakes, CapturedGraph(gm, specs, reals, True, "graph_0", Phase.FORWARD)
+
+
+def of_inference(model: torch.nn.Module, *inputs: torch.Tensor) -> tuple[Memory, Compilation]:
+    """What one call without gradients allocates."""
+    mode, graph = captured(model, inputs)
+    with torch.no_grad():
+        low = plugin_api.lower(
+            graph.gm, graph.real_inputs, BACKEND, input_specs=graph.inputs, options=InductorOptions()
+        )
+        c = compiled(low)
+        with mode:
+            run = function_of(c)
+            with Memory(graph.real_inputs) as memory:
+                run(list(graph.real_inputs))
+    return memory, c
+
+
+def of_module(model: torch.nn.Module, *inputs: torch.Tensor, mode_name: str = "default") -> Training:
+    """The training graphs of a module that lies on the meta device, for inputs like these."""
+    fakes, graph = captured(model, inputs)
     request = Request(BACKEND, InductorOptions(), mode_name, "graph_0", Phase.FORWARD)
-    graphs = lower_training(captured, request)
+    graphs = lower_training(graph, request)
     forward = compiled(graphs.forward)
     take_channels_last(graphs, frozenset(forward.program.channels_last))
     backward = compiled(graphs.backward)
-    return Training(fakes, graphs, forward, backward, reals)
+    return Training(fakes, graphs, forward, backward, graph.real_inputs)
 
 
 class Pretended(Target):
@@ -94,14 +116,14 @@ def compiled(low: Lowered) -> Compilation:
 
 class Memory(TorchDispatchMode):
     """Mutable. live: bytes of the storages that were made inside and are alive. peak: the most so far; at_peak: what the
-    generated function's names held then."""
+    generated function's names held then; at: the operator that ran."""
 
     def __init__(self, before: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
         self._known: dict[int, tuple[int, int]] = {}  # storage -> (weak reference, bytes)
         self.peak = 0
         self.at_peak: dict[str, int] = {}
-        self.calls: list[str] = []
+        self.at = ""
         for one in before:
             self.add(one)
 
@@ -112,7 +134,10 @@ class Memory(TorchDispatchMode):
                 self.add(one)
         live = self.live
         if live > self.peak:
-            self.peak, self.at_peak = live, self._names()
+            gc.collect()  # fakes may hang in cycles
+            live = self.live
+        if live > self.peak:
+            self.peak, self.at_peak, self.at = live, self._names(), str(func)
         return result
 
     def add(self, tensor: torch.Tensor) -> None:

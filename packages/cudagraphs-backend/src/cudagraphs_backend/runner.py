@@ -314,8 +314,9 @@ class GraphedRunner:
         )
 
     def _run_plainly(self, key: Any, inputs: list[Any]) -> Sequence[Any]:
-        given = list(inputs)  # a runner may clear the list that it gets
         entry = self._entries.get(key)
+        warming = entry is None or entry.runs < self._options.warmup or not entry.results
+        given = list(inputs) if warming else []  # what a backward has read last can be freed, but for that
         timing = None
         if self._options.measured and entry is not None and entry.runs and entry.pace.wanted:
             outputs, timing = self._device.timed(lambda: self._run(inputs))
@@ -330,7 +331,7 @@ class GraphedRunner:
                 entry = self._entries[key] = Entry()
                 if len(self._entries) > SIZES:
                     self._forget_a_size()
-            if entry.runs < self._options.warmup or not entry.results:
+            if given and (entry.runs < self._options.warmup or not entry.results):
                 entry.runs += 1
                 entry.pointers = self._pointers(given)
                 entry.seen.add(self._anchor(entry, entry.pointers))

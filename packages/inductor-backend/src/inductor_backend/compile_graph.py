@@ -45,10 +45,10 @@ from inductor_backend.schedule.extern_choice import choose_externs
 from inductor_backend.schedule.fuse import Group, Plan, fuse, readers_outside
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.inline import inline
-from inductor_backend.schedule.memory_plan import Life, MemoryPlan, lives, plan_memory, touched_storages
+from inductor_backend.schedule.memory_plan import MemoryPlan, given_up, lives, plan_memory, touched_storages
 from inductor_backend.size_vars import SizeVars
 from inductor_backend.target import CPU, Target, target_of
-from tracer_core.plugin_api import BackendError, CompileSpec, Phase, Role, Runner, env, stage, wants_text
+from tracer_core.plugin_api import BackendError, CompileSpec, Runner, env, stage, wants_text
 
 
 @dataclass(slots=True)
@@ -177,20 +177,8 @@ def _memory(c: Compilation) -> None:
         if buffer.kind is BufferKind.TEMP and name not in outputs
     }
     tensors = [n for n, b in owners.items() if b.kind is BufferKind.EXTERN and n not in outputs]
-    tensors += _given_up(c, outputs, life)
+    tensors += given_up(c.program, c.spec, outputs, life)
     c.memory = plan_memory(arena, life, tensors)
-
-
-def _given_up(c: Compilation, outputs: set[str], life: dict[str, Life]) -> list[str]:
-    """Inputs of a backward that it may be the last to hold: what the forward has saved, and tangents."""
-    if c.spec.phase is not Phase.BACKWARD:
-        return []
-    held = [
-        name
-        for name, spec in zip(c.program.inputs, c.spec.inputs, strict=True)
-        if spec.role in (Role.SAVED_ACTIVATION, Role.USER_INPUT)
-    ]
-    return [name for name in held if name in life and name not in outputs]
 
 
 def _group_steps(c: Compilation) -> None:

@@ -22,7 +22,7 @@ from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Nod
 from inductor_backend.options import fusion_fuel
 from inductor_backend.schedule.fuse import fuse
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
-from inductor_backend.schedule.memory_plan import Life, lives, plan_memory, touched_storages
+from inductor_backend.schedule.memory_plan import Life, given_up, lives, plan_memory, touched_storages
 from inductor_backend.schedule.reuse import owned_results, places_to_reuse
 from inductor_backend.schedule.split_reductions import split_reductions
 
@@ -146,7 +146,8 @@ def memory(c: Compilation) -> None:
         for name, buffer in ours.items()
         if buffer.kind is BufferKind.TEMP and name not in by_operators and not c.target.interpreted
     }
-    c.memory = plan_memory(arena, life, [name for name in ours if name not in arena])
+    tensors = [name for name in ours if name not in arena]
+    c.memory = plan_memory(arena, life, tensors + given_up(c.program, c.spec, outputs, life))
     c.over = _written_over(c, life, outputs)
 
 

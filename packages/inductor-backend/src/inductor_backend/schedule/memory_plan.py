@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from inductor_backend.index_expr import Expr, simplify
 from inductor_backend.loop_ir.nodes import Buffer, Program
+from tracer_core.plugin_api import CompileSpec, Phase, Role
 
 if TYPE_CHECKING:  # only their shape is used; the writers of kernels import this module
     from inductor_backend.codegen.cpp.kernel import KernelText
@@ -77,6 +78,18 @@ def lives(touched: Sequence[Sequence[str]]) -> dict[str, Life]:
         for name in names:
             found.setdefault(name, Life(step, step)).last = step
     return found
+
+
+def given_up(program: Program, spec: CompileSpec, outputs: set[str], life: dict[str, Life]) -> list[str]:
+    """Inputs of a backward that it may be the last to hold: what the forward has saved, and tangents."""
+    if spec.phase is not Phase.BACKWARD:
+        return []
+    held = [
+        name
+        for name, one in zip(program.inputs, spec.inputs, strict=True)
+        if one.role in (Role.SAVED_ACTIVATION, Role.USER_INPUT)
+    ]
+    return [name for name in held if name in life and name not in outputs]
 
 
 def nbytes(buffer: Buffer) -> Expr:

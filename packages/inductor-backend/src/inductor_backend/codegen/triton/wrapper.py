@@ -66,8 +66,14 @@ class TritonWrapper(Wrapper):
         return f"as_strided({other}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)})"
 
     def module(self, steps: Sequence[Step], sources: Sequence[str], header: str) -> str:
+        in_arena = [number for number, step in enumerate(steps) if _uses_arena(step)]
         for number, step in enumerate(steps):
+            if in_arena and number == in_arena[0]:
+                self.body.line(f"arena = torch.empty({size_text(self.plan.size)}, dtype=torch.uint8, device=device)")
+                self.body.line("arena_address = arena.data_ptr()")
             self.step(number, step)
+            if in_arena and number == in_arena[-1]:
+                self.body.line("del arena")
         out = CodeWriter()
         out.raw('"""' + header + '"""')
         out.raw(_IMPORTS)
@@ -113,16 +119,17 @@ class TritonWrapper(Wrapper):
 
     def _open_arena(self, out: CodeWriter) -> None:
         out.line("stream = current_stream(device)")
-        if self.plan.offsets:
-            out.line(f"arena = torch.empty({size_text(self.plan.size)}, dtype=torch.uint8, device=device)")
-            out.line("arena_address = arena.data_ptr()")
 
     def _close_arena(self, out: CodeWriter) -> None:
-        """The allocator takes the arena back when the call returns, in the order of the stream."""
+        """The allocator takes the arena back after its last use, in the order of the stream."""
 
     def _example(self, name: str) -> str:
         text = super()._example(name)
         return f"{text}.to(device)" if name in self.program.buffers else text
+
+
+def _uses_arena(step: Step) -> bool:
+    return step.run is not None and any("arena_address" in argument for argument in step.run.arguments)
 
 
 def _takes_numbers(node: ExternNode) -> bool:
