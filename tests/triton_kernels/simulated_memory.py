@@ -1,6 +1,6 @@
 """How much of a device's memory a compiled graph takes, and how often it launches, where there is no device.
 
-In: a function of fake CUDA tensors. Out: its forward and backward as compiled for a GPU (`Stage`), and what the generated
+In: a module on the meta device. Out: its forward and backward as compiled for a GPU (`Training`), and what the generated
 module allocates when it is run on fakes (`Memory`): operators run as torch's fakes do, kernels do nothing. What always
 holds: memory counts from the line that allocates it until the last tensor of it is gone; workspaces inside an operator
 are not seen.
@@ -9,8 +9,6 @@ are not seen.
 from __future__ import annotations
 
 import contextlib
-import gc
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,14 +113,14 @@ def compiled(low: Lowered) -> Compilation:
 
 
 class Memory(TorchDispatchMode):
-    """Mutable. live: bytes of the storages that were made inside and are alive. peak: the most so far; at_peak: what the
-    generated function's names held then; at: the operator that ran."""
+    """Mutable. live: bytes of the storages that were made inside and are alive. peak: the most so far; at_peak: their sizes
+    then; at: the operator that ran."""
 
     def __init__(self, before: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
         self._known: dict[int, tuple[int, int]] = {}  # storage -> (weak reference, bytes)
         self.peak = 0
-        self.at_peak: dict[str, int] = {}
+        self.at_peak: list[int] = []
         self.at = ""
         for one in before:
             self.add(one)
@@ -134,10 +132,8 @@ class Memory(TorchDispatchMode):
                 self.add(one)
         live = self.live
         if live > self.peak:
-            gc.collect()  # fakes may hang in cycles
-            live = self.live
-        if live > self.peak:
-            self.peak, self.at_peak, self.at = live, self._names(), str(func)
+            self.peak, self.at = live, str(func)
+            self.at_peak = sorted((size for _, size in self._known.values()), reverse=True)
         return result
 
     def add(self, tensor: torch.Tensor) -> None:
@@ -151,16 +147,6 @@ class Memory(TorchDispatchMode):
     def live(self) -> int:
         self._known = {k: v for k, v in self._known.items() if not torch.UntypedStorage._expired(v[0])}
         return sum(size for _, size in self._known.values())
-
-    @staticmethod
-    def _names() -> dict[str, int]:
-        frame: Any = sys._getframe(1)
-        while frame is not None and not frame.f_code.co_filename.startswith("<simulated"):
-            frame = frame.f_back
-        if frame is None:
-            return {}
-        found = {n: v for n, v in frame.f_locals.items() if isinstance(v, torch.Tensor)}
-        return {name: one.untyped_storage().nbytes() for name, one in found.items()}
 
 
 @contextlib.contextmanager
