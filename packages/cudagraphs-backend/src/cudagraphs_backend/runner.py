@@ -331,7 +331,7 @@ class GraphedRunner:
                 entry = self._entries[key] = Entry()
                 if len(self._entries) > SIZES:
                     self._forget_a_size()
-            if given and (entry.runs < self._options.warmup or not entry.results):
+            if warming and (entry.runs < self._options.warmup or not entry.results):
                 entry.runs += 1
                 entry.pointers = self._pointers(given)
                 entry.seen.add(self._anchor(entry, entry.pointers))
