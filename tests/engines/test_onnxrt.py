@@ -254,6 +254,42 @@ def test_booleans_and_whole_numbers_are_summed_on_the_engine():
         torch.testing.assert_close(ours, expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_sums_and_products_of_large_whole_numbers(dtype):
+    most = torch.iinfo(dtype).max
+    x = torch.tensor([[most, 3, most - 1], [most - 7, 2**24 + 1, 5], [most // 2 + 1, -most, most]], dtype=dtype)
+    program = lambda x: (  # noqa: E731
+        x.sum(0), x.sum(1, dtype=dtype), x.prod(1), x.cumsum(1), x @ x, torch.fmod(x, 7), torch.div(x, 7, rounding_mode="trunc"),
+    )  # fmt: skip
+    runner, extra = compiled("onnxrt", program, x)
+    for ours, expected in zip(runner([x, *extra]), program(x), strict=True):
+        assert ours.dtype == expected.dtype and torch.equal(ours, expected)
+
+
+def test_what_ends_the_process_is_left_to_pytorch():
+    bags, weight = torch.tensor([[0, 2], [1, 1]]), randn(3, 4)
+    program = lambda bags, weight: F.embedding_bag(bags, weight, mode="mean") + 1  # noqa: E731
+    runner, extra = compiled("onnxrt", program, bags, weight)
+    assert "ends the process" in fallback_of(runner).reason
+    torch.testing.assert_close(runner([bags, weight, *extra])[0], program(bags, weight))
+
+
+def test_a_dimension_of_a_tensor_that_has_none():
+    program = lambda x: ((x > 0).all(0), F.normalize(x, dim=0), x.sum(0))  # noqa: E731
+    runner, extra = compiled("onnxrt", program, torch.tensor(2.0))
+    for x in (torch.tensor(2.0), torch.tensor(-3.0)):
+        for ours, expected in zip(runner([x, *extra]), program(x), strict=True):
+            torch.testing.assert_close(ours, expected)
+
+
+def test_largest_norms_of_nan_and_the_scaled_erfc_of_large_numbers():
+    x = torch.tensor([[1.0, float("nan"), 2.0], [3.0, 9.0, 30.0]])
+    program = lambda x: (torch.linalg.vector_norm(x, float("inf"), 1), torch.special.erfcx(x))  # noqa: E731
+    runner, extra = compiled("onnxrt", program, x)
+    for ours, expected in zip(runner([x, *extra]), program(x), strict=True):
+        torch.testing.assert_close(ours, expected, equal_nan=True)
+
+
 def test_idle_threads_of_a_session_leave_the_cores_to_others():
     """ONNX Runtime's threads wait 20 ms at full speed after every call, unless they are told otherwise."""
     import time

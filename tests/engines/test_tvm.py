@@ -553,3 +553,24 @@ def test_code_for_cuda_is_generated(monkeypatch):
     (source,) = sources(executable.mod)
     kernels = source.count('extern "C" __global__')
     assert kernels >= 4 and "threadIdx.x" in source and "blockIdx.x" in source
+
+
+def test_pooling_of_one_image_and_of_changing_sizes():
+    forms = ((F.avg_pool2d, randn(3, 7, 11)), (F.avg_pool3d, randn(3, 7, 5, 6)), (F.max_pool2d, randn(3, 7, 11)))
+    for pool, x in forms:
+        runner, extra = compiled("tvm", lambda x, pool=pool: pool(x, 2, ceil_mode=True) + 1, x)
+        assert fallback_of(runner) is None
+        torch.testing.assert_close(runner([x, *extra])[0], pool(x, 2, ceil_mode=True) + 1)
+    program = lambda x: F.avg_pool2d(x, 2, ceil_mode=True) + 1  # noqa: E731
+    runner, extra = compiled("tvm", program, randn(3, 2, 7, 11), dynamic=True)
+    assert "ceil_mode" in fallback_of(runner).reason
+    for x in (randn(3, 2, 7, 11), randn(2, 4, 8, 5)):
+        torch.testing.assert_close(runner([x, *extra])[0], program(x))
+
+
+def test_any_of_bytes_is_one():
+    x = torch.tensor([[0, 3, 255], [0, 0, 0]], dtype=torch.uint8)
+    program = lambda x: (x.any(1), x.any())  # noqa: E731
+    runner, extra = compiled("tvm", program, x)
+    for ours, expected in zip(runner([x, *extra]), program(x), strict=True):
+        assert ours.dtype == expected.dtype and torch.equal(ours, expected)

@@ -8,6 +8,7 @@ nodes that look alike.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -26,6 +27,9 @@ REFUSED_DTYPES = {
     torch.complex128: "ONNX has no complex numbers",
 }
 
+#: Making a session of these ends the process (onnxruntime 1.31.1).
+ENDING = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
+
 _LOSES = "ONNX Runtime loses NaN in it"
 _QUOTIENT = "ONNX has it by way of a rounded quotient"
 
@@ -35,13 +39,21 @@ SPECIAL = {
     **dict.fromkeys(("atan2", "arctan2"), _LOSES),
     **dict.fromkeys(("sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "msort"), _LOSES),
     **dict.fromkeys(("remainder", "floor_divide"), _QUOTIENT),
-    **dict.fromkeys(("log1p", "expm1", "erfc"), "ONNX has it by way of a sum with 1, which rounds small values away"),
+    **dict.fromkeys(("log1p", "expm1"), "ONNX has it by way of a sum with 1, which rounds small values away"),
+    **dict.fromkeys(("erfc", "special_erfcx"), "ONNX has it by way of a sum with 1, which rounds small values away"),
     **dict.fromkeys(("logaddexp", "logaddexp2", "logcumsumexp"), "ONNX has it by way of exponentials that overflow"),
     "clamp_min": "ONNX Runtime's Clip with one bound makes infinity the largest number",
     "clamp_max": "ONNX Runtime's Clip with one bound makes infinity the largest number",
     "sign": "ONNX Runtime's Sign gives a number for NaN",
     "sgn": "ONNX Runtime's Sign gives a number for NaN",
     **dict.fromkeys(("heaviside", "xlogy", "special_xlogy"), "its ONNX form chooses by comparisons, which NaN fails"),
+}
+
+#: Operators that ONNX Runtime, or the ONNX form, computes in floating point: whole numbers of more than 53 bits are rounded,
+#: and sums that overflow do not wrap round. Of whole numbers only.
+ROUNDING = {
+    **dict.fromkeys(("sum", "prod"), "ONNX Runtime adds up and multiplies whole numbers in floating point"),
+    **dict.fromkeys(("fmod", "div", "divide"), "ONNX has it by way of floating point"),
 }
 
 _probe = node_probe(build, "ONNX Runtime")
@@ -57,6 +69,8 @@ def supports(node: torch.fx.Node) -> str | None:
             return REFUSED_DTYPES[tensor.dtype]
         if any(isinstance(size, int) and size == 0 for size in tensor.shape):
             return "ONNX Runtime's operators are not made for tensors without elements"
+    if target.overloadpacket.__name__ in ENDING:
+        return "ONNX Runtime ends the process over it"
     if (other := refusal(node)) is not None:
         return other
     if positions_are_read(node):
@@ -72,18 +86,27 @@ def supports(node: torch.fx.Node) -> str | None:
 def _special(node: torch.fx.Node) -> str | None:
     """Why an operator is not eager's for infinities and NaN, or None."""
     target: Any = node.target
-    if not any(tensor.dtype.is_floating_point for tensor in _probe.operands(node)):
-        return None
     name = target.overloadpacket.__name__.rstrip("_")
+    if not any(tensor.dtype.is_floating_point for tensor in _probe.operands(node)):
+        return None if name not in ROUNDING or _is_small(node, name) else ROUNDING[name]
     if name in ("log_softmax", "_log_softmax") and node.meta["val"].dtype is torch.float64:
         return "ONNX Runtime's LogSoftmax of float64 gives numbers for NaN and infinities"
     if name in ("div", "divide") and node.kwargs.get("rounding_mode") is not None:
         return _QUOTIENT
     if name.startswith("clamp") and single_bound(node) is not None:
         return None
+    if name == "linalg_vector_norm" and math.isinf(argument(node, "ord")):
+        return _LOSES
     if name == "clamp" and (argument(node, "min") is None or argument(node, "max") is None):
         name = "clamp_min"
     return SPECIAL.get(name)
+
+
+def _is_small(node: torch.fx.Node, name: str) -> bool:
+    """Whether an operator of `ROUNDING` gives numbers of 53 bits at most."""
+    source: Any = node.args[0]
+    dtype = source.meta["val"].dtype
+    return dtype is torch.bool or (name == "sum" and dtype is not torch.int64 and node.meta["val"].dtype is torch.int64)
 
 
 def argument(node: torch.fx.Node, name: str) -> Any:

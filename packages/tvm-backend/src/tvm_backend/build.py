@@ -44,8 +44,8 @@ def with_constants(module: Any, values: Mapping[str, torch.Tensor]) -> Any:
     return relax.transform.BindParams("main", given)(module)
 
 
-def build(module: Any, target: Any, options: Options, name: str) -> Any:
-    """An executable. Raises BackendError, or what TVM's compiler raises."""
+def fused(module: Any) -> Any:
+    """The module as functions of loops, those that can run together in one. To be called below a target."""
     import tvm
     from tvm import relax
 
@@ -53,9 +53,15 @@ def build(module: Any, target: Any, options: Options, name: str) -> Any:
     fuse = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(), passes.DeadCodeElimination(),
             passes.LegalizeOps(), passes.AnnotateTIROpPattern(), passes.FoldConstant(), passes.FuseOps(),
             passes.FuseTIR()]  # fmt: skip
+    return tvm.transform.Sequential(fuse)(module)
+
+
+def build(module: Any, target: Any, options: Options, name: str) -> Any:
+    """An executable. Raises BackendError, or what TVM's compiler raises."""
+    import tvm
+
     with target, tvm.transform.PassContext(opt_level=3):
-        module = tvm.transform.Sequential(fuse)(module)
-        module = tuning.scheduled(module, target, options, name)
+        module = tuning.scheduled(fused(module), target, options, name)
         if options.default_schedules and target.kind.name == "llvm":
             module = schedules.apply_defaults(module)
         return tvm.compile(module, target=target)

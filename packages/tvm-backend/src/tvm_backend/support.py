@@ -14,6 +14,7 @@ import torch
 
 from tracer_core.plugin_api import add_alarm, node_probe, promote
 from tvm_backend import tvm_private
+from tvm_backend.build import fused
 from tvm_backend.converters import CONVERTERS
 from tvm_backend.dtypes import DTYPES
 from tvm_backend.indexing import fault
@@ -57,6 +58,10 @@ def supports(node: torch.fx.Node) -> str | None:
         return "TVM does not check its indices"
     if target.__name__ in LOSING_NAN and any(tensor.dtype.is_floating_point for tensor in _probe.operands(node)):
         return "TVM loses NaN in it"
+    if name.startswith("avg_pool") and _ceils(node) and any(isinstance(size, torch.SymInt) for size in node.meta["val"].shape):
+        return "TVM cannot tell others what symbolic size a pooling with ceil_mode gives"
+    if name == "any" and node.args[0].meta["val"].dtype is torch.uint8:  # type: ignore[union-attr]
+        return "TVM's any of bytes is not 0 or 1"
     if _adds_up(target, name) and any(tensor.dtype is torch.float16 for tensor in _probe.operands(node)):
         return "TVM adds up float16 in float16"
     if name in ("eq", "ne") and node.args[0] is node.args[1]:
@@ -67,6 +72,11 @@ def supports(node: torch.fx.Node) -> str | None:
         return "TVM's importer has no converter for it"
     answer: str | None = _probe(node)
     return answer
+
+
+def _ceils(node: torch.fx.Node) -> bool:
+    """avg_pool*(x, kernel, stride, padding, ceil_mode, ...)"""
+    return bool(node.args[4] if len(node.args) > 4 else node.kwargs.get("ceil_mode"))
 
 
 def _adds_up(target: Any, name: str) -> bool:
@@ -89,8 +99,9 @@ def _build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor
     n_results = len(graph.output_node().args[0])  # type: ignore[arg-type]
     add_alarm(graph, fault, lambda: None)
     promote(graph)
-    module = relax_module(graph)
-    executable = tvm.compile(module, target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
+    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+    with target:  # as a whole graph is built, because what the probe lets pass must not fail there
+        executable = tvm.compile(fused(relax_module(graph)), target=target)
     main = relax.VirtualMachine(executable, tvm.cpu())["main"]
 
     def run(inputs: list[Any]) -> list[torch.Tensor]:

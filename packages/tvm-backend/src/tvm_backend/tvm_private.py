@@ -43,6 +43,15 @@ def theirs(importer: Any, node: torch.fx.Node) -> Any:
     return importer.theirs[getattr(node.target, "__name__", "")](node)
 
 
+def _emitted(builder: Any, converter: Callable[[torch.fx.Node], Any], node: torch.fx.Node) -> Any:
+    """What a converter makes, as a variable: some of TVM's give an expression whose type nobody has inferred, which the next
+    converter cannot read."""
+    from tvm import relax
+
+    made = converter(node)
+    return builder.emit(made) if isinstance(made, relax.Call) else made
+
+
 def translate(
     graph: torch.fx.Graph,
     parameters: Sequence[tuple[str, Any]],
@@ -64,6 +73,8 @@ def translate(
     for name, converter in own.items():
         importer.convert_map[name] = functools.partial(converter, importer)
     importer.block_builder = builder = relax.BlockBuilder()
+    for name, converter in importer.convert_map.items():
+        importer.convert_map[name] = functools.partial(_emitted, builder, converter)
     variables = {name: relax.Var(name, kind) for name, kind in parameters}
     nodes = list(graph.nodes)
     with builder.function(name="main", params=list(variables.values())):
