@@ -5,12 +5,15 @@ The device's side is run by fx on CPU tensors here; with ``-m gpu`` whole traini
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
 import tracer_core
 from inductor_backend.host_side import host_side, split
 from inductor_backend.supports import supports
+from tests.support.training_steps import step, train_beside
 from tracer_core import torch_private
 from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role
 
@@ -105,37 +108,20 @@ def test_what_the_device_reads_stays_with_it():
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "RMSprop", "NAdam"])
 def test_whole_steps_are_recorded(kind):
     """Counters on the CPU, numbers that change in each step, gradients and states of three recordings."""
-    import copy
-
     import cudagraphs_backend
 
     torch.manual_seed(0)
     theirs = torch.nn.Sequential(
         torch.nn.Linear(16, 32, bias=False), torch.nn.BatchNorm1d(32), torch.nn.Tanh(), torch.nn.Linear(32, 5)
     ).cuda()
-    ours = copy.deepcopy(theirs)
-    made = [getattr(torch.optim, kind)(m.parameters(), lr=0.01) for m in (theirs, ours)]
-    schedules = [torch.optim.lr_scheduler.StepLR(one, 2, 0.5) for one in made]
-
-    def step(model, optimizer, x, target):
-        optimizer.zero_grad(True)
-        loss = torch.nn.functional.cross_entropy(model(x), target)
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    fast = tracer_core.compile(step, mode="reduce-overhead", fullgraph=True)
     cudagraphs_backend.reset()
-    for _ in range(8):
-        x, target = torch.randn(24, 16).cuda(), torch.randint(5, (24,)).cuda()
-        losses = step(theirs, made[0], x, target), fast(ours, made[1], x, target)
-        torch.testing.assert_close(losses[1], losses[0], atol=1e-4, rtol=1e-3)
-        for one in schedules:
-            one.step()
-    for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
-        torch.testing.assert_close(q, p, atol=1e-3, rtol=1e-2)
-        for key, value in made[0].state[p].items():
-            if torch.is_tensor(value) and key == "step":
-                assert torch.equal(made[1].state[q][key], value)
+    train_beside(
+        tracer_core.compile(step, mode="reduce-overhead", fullgraph=True),
+        (theirs, copy.deepcopy(theirs)),
+        lambda parameters: getattr(torch.optim, kind)(parameters, lr=0.01),
+        lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5),
+        ((torch.randn(24, 16).cuda(), torch.randint(5, (24,)).cuda()) for _ in range(8)),
+        atol=1e-4, rtol=1e-3,
+    )  # fmt: skip
     rows = cudagraphs_backend.report()
     assert sum(row.replays for row in rows) >= 5, rows

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
+from tests.support.processes import reported_by
 
-ROOT = Path(__file__).resolve().parents[2]
+pytest.importorskip("triton")
 
 #: `note_sizes`: bytes of each parameter of the launches to come; `notes`: of each launch its function, grid, threads, shared
 #: memory and parameters. A matrix's description starts with what it was made from.
@@ -96,16 +93,7 @@ def noted(tmp_path_factory):
     library = str(folder / "libcuda.so.1")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(folder / "driver.cpp")], check=True)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return reported_by("-c", textwrap.dedent(SCRIPT), environment=environment, timeout=200)
 
 
 def test_matrices_come_after_the_other_parameters(noted):

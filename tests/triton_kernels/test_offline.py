@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
+from tests.support.processes import reported_by
 
-ROOT = Path(__file__).resolve().parents[2]
+pytest.importorskip("triton")
 
 
 @pytest.fixture(scope="module")
@@ -20,16 +16,7 @@ def report(tmp_path_factory):
     """What tests/triton_kernels/offline.py prints, from a process in which Triton compiles."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.triton_kernels.offline"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return reported_by("-m", "tests.triton_kernels.offline", environment=environment, timeout=300)
 
 
 @pytest.mark.parametrize("capability", ["80", "90"])

@@ -12,6 +12,7 @@ from inductor_backend import compile_graph
 from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.target import interpreted
 from tests.inductor.test_operators import R
+from tests.support.training_steps import step, train_beside
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
@@ -23,14 +24,6 @@ def layers():
     """Parameters of equal sizes, twelve of them; counters of batches."""
     block = [m for _ in range(4) for m in (torch.nn.Linear(6, 6, bias=False), torch.nn.BatchNorm1d(6), torch.nn.Tanh())]
     return torch.nn.Sequential(*block, torch.nn.Linear(6, 3))
-
-
-def step(model, optimizer, x, target):
-    optimizer.zero_grad(True)
-    loss = F.cross_entropy(model(x), target)
-    loss.backward()
-    optimizer.step()
-    return loss
 
 
 @pytest.fixture
@@ -56,24 +49,15 @@ def compilations(monkeypatch):
 def test_steps_with_numbers_that_change(kind, options, compilations):
     torch.manual_seed(0)
     theirs = layers()
-    ours = copy.deepcopy(theirs)
-    both = [getattr(torch.optim, kind)(m.parameters(), lr=0.01, foreach=True, **options) for m in (theirs, ours)]
-    schedules = [torch.optim.lr_scheduler.ExponentialLR(one, 0.8) for one in both]
-    fast = tracer_core.compile(step, fullgraph=True)
+    batches = ((torch.randn(20, 6), torch.randint(3, (20,))) for _ in range(4))
     with interpreted():
-        for _ in range(4):
-            x, target = torch.randn(20, 6), torch.randint(3, (20,))
-            losses = step(theirs, both[0], x, target), fast(ours, both[1], x, target)
-            torch.testing.assert_close(losses[1], losses[0], atol=1e-5, rtol=1e-4)
-            for one in schedules:
-                one.step()
-    for p, q in zip(theirs.parameters(), ours.parameters(), strict=True):
-        torch.testing.assert_close(q, p, atol=1e-4, rtol=1e-3)
-        for key, value in both[0].state[p].items():
-            if torch.is_tensor(value):
-                torch.testing.assert_close(both[1].state[q][key], value, atol=1e-4, rtol=1e-3)
-    for a, b in zip(theirs.buffers(), ours.buffers(), strict=True):
-        torch.testing.assert_close(b, a)
+        train_beside(
+            tracer_core.compile(step, fullgraph=True),
+            (theirs, copy.deepcopy(theirs)),
+            lambda parameters: getattr(torch.optim, kind)(parameters, lr=0.01, foreach=True, **options),
+            lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8),
+            batches, atol=1e-5, rtol=1e-4,
+        )  # fmt: skip
     last = compilations[-1]
     assert len(compilations) <= 3
     assert last.runner.with_numbers  # a recording can read other numbers in each replay
