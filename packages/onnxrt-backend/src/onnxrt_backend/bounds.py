@@ -37,7 +37,7 @@ def single_bound(node: torch.fx.Node) -> tuple[Any, float] | None:
     places = NAMES if node.target is aten.clamp.default else {"min": 1, "max": 1}
     given = dict(enumerate(node.args)) | {places[name]: value for name, value in node.kwargs.items()}
     bounds = [(way, given[place]) for place, way in CLAMPS[node.target].items() if given.get(place) is not None]
-    (way, bound), *others = bounds or [(None, None)]
-    if others or not isinstance(bound, (int, float)) or math.isnan(bound):
+    if len(bounds) != 1:
         return None
-    return way, float(bound)
+    ((way, bound),) = bounds
+    return (way, float(bound)) if isinstance(bound, (int, float)) and not math.isnan(bound) else None
