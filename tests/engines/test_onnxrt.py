@@ -290,6 +290,18 @@ def test_largest_norms_of_nan_and_the_scaled_erfc_of_large_numbers():
         torch.testing.assert_close(ours, expected, equal_nan=True)
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_images_sampled_at_places_that_are_no_numbers(mode):
+    image, grid = randn(2, 3, 5, 6), randn(2, 4, 4, 2)
+    program = lambda image, grid: F.grid_sample(image, grid, mode, "border", False)  # noqa: E731
+    runner, extra = compiled("onnxrt", program, image, grid)
+    assert fallback_of(runner) is None
+    for value in (0.3, float("nan"), float("inf"), -float("inf")):
+        places = grid.clone()
+        places[0, 1, 1, 0] = value
+        torch.testing.assert_close(runner([image, places, *extra])[0], program(image, places), equal_nan=True)
+
+
 def test_idle_threads_of_a_session_leave_the_cores_to_others():
     """ONNX Runtime's threads wait 20 ms at full speed after every call, unless they are told otherwise."""
     import time

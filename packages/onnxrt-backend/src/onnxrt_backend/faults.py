@@ -16,6 +16,9 @@ from tracer_core.plugin_api import Fault, checks_indices
 
 aten = torch.ops.aten
 
+#: Places that are no numbers are read elsewhere than in eager.
+SAMPLES = frozenset({aten.grid_sampler_2d.default, aten.grid_sampler_3d.default, aten.grid_sampler.default})
+
 POOLS = frozenset({aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default})
 
 #: Of several equal ones the first is the largest, as in eager; NaN is lost.
@@ -29,7 +32,7 @@ def fault(node: torch.fx.Node) -> Fault | None:
     """For which values eager's results must be taken."""
     if checks_indices(node):
         return Fault.INDEX
-    if node.target in POOLS:
+    if node.target in POOLS or node.target in SAMPLES:
         return Fault.INFINITE
     return Fault.NAN if node.target in EXTREMES else None
 
