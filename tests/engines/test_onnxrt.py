@@ -446,3 +446,25 @@ def test_constants_of_float64_programs_are_float64(program):
         x, y = (torch.randn(2, 3, 5, width, dtype=torch.float64) for _ in range(2))
         fast = tracer_core.compile(program, backend="onnxrt")
         torch.testing.assert_close(fast(x, y), program(x, y), rtol=1e-11, atol=1e-11)
+
+
+MEANS = {
+    "kept": lambda x: x.mean((2, 3), keepdim=True),
+    "not kept": lambda x: x.mean((-1, -2)) * 2,
+    "of one side": lambda x: x.mean(3),
+    "with channels": lambda x: x.mean((1, 2, 3)),
+    "doubles": lambda x: x.double().mean((2, 3)),
+    "into doubles": lambda x: x.mean((2, 3), dtype=torch.float64),
+    "adaptive": lambda x: F.adaptive_avg_pool2d(F.relu(x), 1),
+    "and the image": lambda x: (x * x.mean((2, 3), keepdim=True), x + 1),
+}
+
+
+@pytest.mark.parametrize("size", [(3, 7, 5), (2, 40, 40)])
+@pytest.mark.parametrize("name", MEANS)
+def test_means_of_images(name, size):
+    fast = tracer_core.compile(MEANS[name], backend="onnxrt")
+    for batch in (2, 2, 5, 3):
+        x = torch.randn(batch, *size, generator=torch.Generator().manual_seed(batch)) + 3
+        x[0, 0, 1, 1] = float("inf") if batch == 3 else 1.0
+        torch.testing.assert_close(fast(x), MEANS[name](x))

@@ -1,8 +1,8 @@
 """Alarms: how an engine runs operators whose results are PyTorch's for all but a few values.
 
 In: an fx graph of ATen operators with values, and for each operator the `Fault` by which the engine's results would be others.
-Out: the same graph with one result more, the alarm: a float32 number that is NaN if a fault may be there. The runner then
-gives PyTorch's results for this call (`Alarm.sounds`, `Alarm.eager`), or PyTorch's error.
+Out: the same graph with one result more, the alarm: a float32 number that is NaN, or infinite too (`Alarm.infinite`), if a
+fault may be there. The runner then gives PyTorch's results for this call (`Alarm.sounds`, `Alarm.eager`), or PyTorch's error.
 
 What always holds: no operator with `Fault.INDEX` is handed an index out of range: it gets the nearest one inside, and indices
 that PyTorch counts from the end count from the beginning. A fault always sounds; an alarm without a fault costs time only.
@@ -11,6 +11,7 @@ Tensors are looked through once, however many operators read them, right before 
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -65,16 +66,16 @@ Total = Callable[[torch.fx.Node], torch.fx.Node | None]
 
 class Alarm:
     """name: of the graph's result, which is its last (mutable: it says once that it sounded). eager: called with all inputs
-    of the graph as it was given, gives PyTorch's results and writes to inputs."""
+    of the graph as it was given, gives PyTorch's results and writes to inputs. infinite: an infinite number sounds too."""
 
-    def __init__(self, name: str, eager: Callable[..., Any]) -> None:
-        self.name, self.eager = name, eager
+    def __init__(self, name: str, eager: Callable[..., Any], infinite: bool) -> None:
+        self.name, self.eager, self.infinite = name, eager, infinite
         self._said = False
 
-    def sounds(self, given: torch.Tensor) -> bool:
+    def sounds(self, given: torch.Tensor | float) -> bool:
         """Whether this call's results must be PyTorch's. given: what the engine computed for the alarm."""
-        value = given.item()
-        if value == value:
+        value = float(given)
+        if math.isfinite(value) or (value == value and not self.infinite):
             return False
         if not self._said:
             self._said = True
@@ -109,7 +110,7 @@ def add_alarm(
     if alarm is None:
         return None
     output.args = ((*output.args[0], alarm),)
-    return Alarm(alarm.name, eager)
+    return Alarm(alarm.name, eager, marks.infinite)
 
 
 def _sum(graph: torch.fx.Graph, source: torch.fx.Node) -> torch.fx.Node:
@@ -120,12 +121,13 @@ def _sum(graph: torch.fx.Graph, source: torch.fx.Node) -> torch.fx.Node:
 
 
 class _Marks:
-    """What the alarm is made of (mutable). counts: numbers of wrong indices; values: numbers that are NaN for a fault."""
+    """What the alarm is made of (mutable). counts: numbers of wrong indices; values: numbers that are NaN, or infinite, for
+    a fault, and its kind."""
 
     def __init__(self, graph: torch.fx.Graph, total: Total | None) -> None:
         self._graph, self._total = graph, total
         self._counts: list[torch.fx.Node] = []
-        self._values: list[torch.fx.Node] = []
+        self._values: list[tuple[torch.fx.Node, Fault]] = []
         self._totals: dict[torch.fx.Node, torch.fx.Node] = {}
         self._seen: set[tuple[Fault, torch.fx.Node]] = set()
         self._safe: dict[Any, torch.fx.Node] = {}
@@ -153,14 +155,20 @@ class _Marks:
             if source not in self._totals:
                 made = None if self._total is None else self._total(source)
                 self._totals[source] = _sum(self._graph, source) if made is None else made
-            number = self._totals[source]
-            # The sine of an infinity is NaN. So is its product with 0, of which engines make 0 as they compile.
-            infinite = fault is Fault.INFINITE
-            self._values.append(call(self._graph, aten.sin.default, number) if infinite else number)
+            self._values.append((self._totals[source], fault))
+
+    @property
+    def infinite(self) -> bool:
+        """Whether no infinity that is no fault can reach the alarm."""
+        return all(fault is Fault.INFINITE for _, fault in self._values)
 
     def joined(self) -> torch.fx.Node | None:
         """One number of all."""
-        values = list(self._values)
+        # The sine of an infinity is NaN. So is its product with 0, of which engines make 0 as they compile.
+        values = [
+            number if self.infinite or fault is Fault.NAN else self._call(aten.sin.default, number)
+            for number, fault in self._values
+        ]
         if self._counts:
             # of no wrong index the root of -0
             values.append(self._call(aten.sqrt.default, self._call(aten.neg.default, self._added(self._counts))))

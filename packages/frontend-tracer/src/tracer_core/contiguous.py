@@ -199,6 +199,12 @@ class ResultForm:
         self._known = tuple(size(()) for size in self._dims) if static else None
         self._made = None if result.made is None else [_size(size, reads) for size in result.made]
         self._inverse = None if order is None else sorted(range(len(order)), key=order.__getitem__)
+        #: The sizes of a buffer that is the result as it is, where they are known; else None.
+        self.plain = self._known if self._is_plain(result) else None
+
+    def _is_plain(self, result: Result) -> bool:
+        shaped = result.made is not None or result.order is not None or result.stride is not None
+        return not shaped and not result.zero_strides and result.target is None
 
     def allocate(self, inputs: Sequence[Any], device: torch.device) -> torch.Tensor:
         """A fresh contiguous tensor of the shape that the engine writes."""

@@ -10,8 +10,10 @@ tensor that is bound lives as long as the call.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
@@ -23,15 +25,18 @@ from tracer_core.plugin_api import CompileSpec
 
 class Binding:
     """An IOBinding and what it holds (mutable). bound: address and shape of each input, in the order of the runner's.
-    alarm: where the session writes its alarm, if it has one."""
+    written: the addresses of outputs of known sizes, by their numbers. alarm: where the session writes its alarm, if it has
+    one, and heard(): the number that is there."""
 
-    __slots__ = ("alarm", "bound", "input", "output", "run")
+    __slots__ = ("alarm", "bound", "heard", "input", "output", "run", "written")
 
     def __init__(self, session: Any, n_inputs: int) -> None:
         raw, self.run = raw_binding(session)
         self.input, self.output = raw.bind_input, raw.bind_output
         self.bound: list[tuple[int, Any] | None] = [None] * n_inputs
+        self.written: dict[int, int] = {}
         self.alarm: torch.Tensor | None = None
+        self.heard: Callable[[], float] | None = None
 
 
 class BoundSession:
@@ -57,6 +62,11 @@ class BoundSession:
         self._forms = exported.graph.forms(spec)
         self._outputs = [(form, form.name, element_type(form.dtype)) for form in self._forms]
         self._finish = exported.graph.finish
+        plain = [form.plain for form in self._forms]
+        #: All outputs, where their sizes are known and their buffers are the results: (sizes, dtype, name, kind) of each.
+        self._plain = None if None in plain else [
+            (sizes, form.dtype, name, kind) for sizes, (form, name, kind) in zip(plain, self._outputs, strict=True)
+        ]  # fmt: skip
         self._alarm = exported.alarm
         self._idle: deque[Binding] = deque()
         nowhere = torch.empty(1, device=spec.device)
@@ -69,24 +79,42 @@ class BoundSession:
         except IndexError:
             binding = self._new_binding()
         kept = self._bind_inputs(binding, inputs)
-        device, place, bind = self._device, self._place, binding.output
-        buffers = []
-        for form, name, kind in self._outputs:
-            buffer = form.allocate(inputs, device)
-            bind(name, place, kind, buffer.shape, buffer.data_ptr() or self._nowhere)
-            buffers.append(buffer)
+        buffers = self._bind_outputs(binding, inputs)
         binding.run()
         del kept
-        alarmed = binding.alarm is not None and self._alarm.sounds(binding.alarm)
+        outputs: Sequence[Any] = buffers
+        if binding.heard is not None and self._alarm.sounds(binding.heard()):
+            outputs = self._alarm.eager(*inputs)
+        elif self._plain is None:
+            outputs = self._finish(self._forms, buffers, inputs)
         self._idle.append(binding)
-        outputs: Sequence[Any] = self._alarm.eager(*inputs) if alarmed else self._finish(self._forms, buffers, inputs)
         return outputs
+
+    def _bind_outputs(self, binding: Binding, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """Fresh memory for the results. What Python does here is cold after a session has run: every line costs."""
+        device, place, bind, nowhere = self._device, self._place, binding.output, self._nowhere
+        buffers = []
+        if self._plain is not None:
+            for index, (sizes, dtype, name, kind) in enumerate(self._plain):
+                buffer = torch.empty(sizes, dtype=dtype, device=device)
+                address = buffer.data_ptr() or nowhere
+                if binding.written.get(index) != address:  # often the memory of a result that was dropped
+                    bind(name, place, kind, sizes, address)
+                    binding.written[index] = address
+                buffers.append(buffer)
+            return buffers
+        for form, name, kind in self._outputs:
+            buffer = form.allocate(inputs, device)
+            bind(name, place, kind, buffer.shape, buffer.data_ptr() or nowhere)
+            buffers.append(buffer)
+        return buffers
 
     def _new_binding(self) -> Binding:
         binding = Binding(self._session, len(self._inputs))
         if self._alarm is not None:
             alarm = binding.alarm = torch.zeros((), device=self._device)
             binding.output(self._alarm.name, self._place, element_type(alarm.dtype), alarm.shape, alarm.data_ptr())
+            binding.heard = functools.partial(_float_at, alarm.data_ptr()) if alarm.device.type == "cpu" else alarm.item
         return binding
 
     def _bind_inputs(self, binding: Binding, inputs: Sequence[Any]) -> list[torch.Tensor]:
@@ -105,3 +133,7 @@ class BoundSession:
                 binding.input(name, self._place, kind, key[1], key[0])
                 bound[place] = key
         return kept
+
+
+def _float_at(address: int) -> float:
+    return ctypes.c_float.from_address(address).value

@@ -15,6 +15,7 @@ from onnxrt_backend import torch_private
 from onnxrt_backend.attention import forbidden_rows_are_zeros
 from onnxrt_backend.bounds import single_bounds
 from onnxrt_backend.faults import fault, total
+from onnxrt_backend.means import means_are_pools
 from tracer_core.plugin_api import add_alarm, contiguous_graph, promote
 
 
@@ -34,5 +35,6 @@ def export(graph: torch.fx.GraphModule, name: str) -> Exported:
     forbidden_rows_are_zeros(made.graph)
     single_bounds(made.graph)
     alarm = add_alarm(made.graph, fault, graph, total)
+    means_are_pools(made.graph)
     promote(made.graph)
     return Exported(torch_private.translate(made.graph, name), made, alarm)
