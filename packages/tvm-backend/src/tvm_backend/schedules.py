@@ -66,14 +66,28 @@ def _is_reduction(schedule: Any, block: Any) -> bool:
 
 
 def _inline(schedule: Any) -> None:
-    """Pointwise steps become a part of the pointwise step that reads them; what a sum reads is computed before it."""
+    """Pointwise steps become a part of the pointwise step that reads them; what a sum reads is computed before it, and so is
+    what an elementary function reads that has one in it: TVM's simplifier goes through each way through both."""
     outputs = {schedule.get(block).name_hint for block in schedule.get_output_blocks("root")}
     for block in _blocks(schedule):
         readers = schedule.get_consumers(block)
         if schedule.get(block).name_hint in outputs or _is_reduction(schedule, block):
             continue
-        if readers and not any(_is_reduction(schedule, reader) for reader in readers):
+        if not readers or any(_is_reduction(schedule, reader) for reader in readers):
+            continue
+        if not (_has_lets(schedule, block) and any(_has_lets(schedule, reader) for reader in readers)):
             schedule.compute_inline(block)
+
+
+def _has_lets(schedule: Any, block: Any) -> bool:
+    """Whether an elementary function (`elementary`) is in a step."""
+    from tvm import tirx
+
+    found: list[bool] = []
+    tirx.stmt_functor.post_order_visit(
+        schedule.get(block).body, lambda node: found.append(True) if isinstance(node, tirx.Let) else None
+    )
+    return bool(found)
 
 
 def _vectorise(schedule: Any, block: Any) -> None:
