@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tracer_core
-from tracer_core.segments.spare import Spare
+from tests.support.kept_copies import kept_copies
 from tracer_core.testing import compare
 
 
@@ -95,14 +95,7 @@ def test_a_step_that_raises(make, optimizer, bad, every):
 
 
 def test_only_what_is_written_early_is_copied(monkeypatch):
-    made, keep = [], Spare.keep
-
-    def counted(self, tensors):
-        kept = keep(self, tensors)
-        made.append((len(tensors), sum(one[2] is not None for one in kept)))
-        return kept
-
-    monkeypatch.setattr(Spare, "keep", counted)
+    made = kept_copies(monkeypatch)
     session(Words, "sgd", set(), 1, True)
     tensors, copies = made[-1]
     assert tensors >= 10 and copies <= 3, made  # the statistics of the batch norm

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tracer_core
+from tests.support.kept_copies import kept_copies
 from tests.tracer.twin import same, twin
 from tracer_core.segments.spare import Spare
 from tracer_core.testing import CaptureCounter, compare
@@ -277,14 +278,7 @@ def test_kernels_that_write_before_they_check():
 
 def test_a_training_step_copies_no_parameters(monkeypatch):
     """What follows from the gradients is written to when nothing can raise any more."""
-    made, keep = [], Spare.keep
-
-    def counted(self, tensors):
-        kept = keep(self, tensors)
-        made.append((len(tensors), sum(one[2] is not None for one in kept)))
-        return kept
-
-    monkeypatch.setattr(Spare, "keep", counted)
+    made = kept_copies(monkeypatch)
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 5))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)

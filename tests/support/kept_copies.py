@@ -1,0 +1,21 @@
+"""What a call keeps to undo its writes with.
+
+In: pytest's monkeypatch. Out: a list that fills with (tensors looked after, copies made of them), one pair a call.
+"""
+
+from __future__ import annotations
+
+from tracer_core.segments.spare import Spare
+
+
+def kept_copies(monkeypatch):
+    """The list."""
+    made, keep = [], Spare.keep
+
+    def counted(self, tensors):
+        kept = keep(self, tensors)
+        made.append((len(tensors), sum(one[2] is not None for one in kept)))
+        return kept
+
+    monkeypatch.setattr(Spare, "keep", counted)
+    return made
