@@ -34,7 +34,7 @@ workers() { $python -c "import xdist" 2>/dev/null && echo "-n $1 --dist load" ||
 tests() {  # name, seconds, arguments of pytest
   local name=$1 seconds=$2; shift 2
   timeout -k 5 "$seconds" $python -m pytest -q -p no:cacheprovider --tb=short -rf "$@" > "$OUT/$name.txt" 2>&1
-  echo "rc $?" >> "$OUT/$name.txt"
+  printf "\nrc %s\n" $? >> "$OUT/$name.txt"
 }
 told() { grep -h "^FAILED\|^ERROR\|passed\|failed\|^rc [1-9]" "$OUT/$1.txt" | cut -c1-200 | tail -"${2:-12}"; }
 
