@@ -93,13 +93,13 @@ def watched(name: str) -> int:
     import torch
 
     import tracer_core
-    from inductor_backend import gpu_products
+    from inductor_backend.gpu import products
 
     torch.manual_seed(0)
     program, given, arguments = _programs()[name]
     if arguments:  # our product, whatever the times say: under the tool they say nothing
         # Not the largest blocks: instrumented by memcheck they are too large to be launched.
-        gpu_products.choose = lambda c, program, kernels, instead: list(kernels)[-1]  # type: ignore[assignment]
+        products.choose = lambda c, program, kernels, instead: list(kernels)[-1]  # type: ignore[assignment]
     fast = tracer_core.compile(program, **arguments)
     for place in (lambda x: x.cuda(), _unaligned):
         inputs = [place(x) for x in given]

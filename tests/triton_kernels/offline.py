@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from inductor_backend import gpu_products
 from inductor_backend.codegen.triton.product import Blocks
 from inductor_backend.compile_graph import Compilation, run_stages, start
+from inductor_backend.gpu import products
 from inductor_backend.options import InductorOptions
 from inductor_backend.plugin import BACKEND
 from inductor_backend.runtime.triton_build import compiled, target_of
@@ -35,8 +35,8 @@ def program(
     mode: Any, fn: Callable[..., Any], *inputs: torch.Tensor, mode_name: str = "default"
 ) -> Compilation:
     """The compilation up to its module's text. In max-autotune the first of the possible kernels is taken."""
-    gpu_products.choose = lambda c, choice: next(iter(choice.kernels))  # type: ignore[assignment]
-    gpu_products.build_all = lambda c, choices: None  # type: ignore[assignment]
+    products.choose = lambda c, choice: next(iter(choice.kernels))  # type: ignore[assignment]
+    products.build_all = lambda c, choices: None  # type: ignore[assignment]
     recorder = _Recorder(mode)
     for index, fake in enumerate(inputs):
         recorder.add(fake, fake, InputSpec(f"arg_{index}", Role.USER_INPUT, f"arg_{index}"))
@@ -119,7 +119,7 @@ def _ways(mode: Any) -> dict[str, dict[str, Any]]:
         "walking": Blocks(128, 128, 64, 4, 3, bulk=True, programs=132),
         "TF32 by bulk copies": Blocks(128, 128, 32, 4, 3, bulk=True, programs=132),
     }.items():
-        gpu_products.candidates = lambda work, device, kind=kind: [kind]  # type: ignore[assignment,misc]
+        products.candidates = lambda work, device, kind=kind: [kind]  # type: ignore[assignment,misc]
         fn, *inputs = _products(mode)["TF32" if name.startswith("TF32") else "linear, gelu"]
         c = program(mode, fn, *inputs, mode_name="max-autotune")
         (kernel,) = c.cpp.specifications()  # type: ignore[union-attr]
@@ -185,8 +185,8 @@ def main() -> None:
         name: _told(mode, fn, *inputs) for name, (fn, *inputs) in _programs(mode).items()
     }
     blocks = {2: Blocks(64, 64, 64, 4, 3), 4: Blocks(64, 64, 32, 4, 3)}
-    gpu_products.candidates = lambda work, device: [blocks[work.width]]  # type: ignore[assignment]
-    gpu_products.tf32_allowed = lambda convolution: True  # type: ignore[assignment]
+    products.candidates = lambda work, device: [blocks[work.width]]  # type: ignore[assignment]
+    products.tf32_allowed = lambda convolution: True  # type: ignore[assignment]
     for name, (fn, *inputs) in _products(mode).items():
         report[name] = _told(mode, fn, *inputs, mode_name="max-autotune")
     report |= _ways(mode)

@@ -8,9 +8,10 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from inductor_backend import gpu_alignment, target
+from inductor_backend import target
 from inductor_backend.compile_graph import run_stages, start
 from inductor_backend.externs import interleaved
+from inductor_backend.gpu import alignment
 from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.target import interpreted
 from tests.inductor.compiling import clones, compiled, flat, tolerance
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for 
 
 @pytest.fixture(autouse=True)
 def small_ones_too(monkeypatch):
-    monkeypatch.setattr(gpu_alignment, "WORK_OF_A_BYTE", 0)
+    monkeypatch.setattr(alignment, "WORK_OF_A_BYTE", 0)
     monkeypatch.setattr(target, "tf32_allowed", lambda convolution: True)
 
 
@@ -31,7 +32,7 @@ def run(fn, *inputs, dynamic=False):
     expected = flat(fn(*before))
     with interpreted():
         made = compiled(fn, *inputs, dynamic=dynamic, until="lower")
-        gm = gpu_alignment.with_aligned_products(made.lowered.graph)
+        gm = alignment.with_aligned_products(made.lowered.graph)
         made.compilation = run_stages(start(gm, made.lowered.spec))
     for _ in range(2):
         for ours, eager in zip(made(*clones(inputs)), expected, strict=True):
@@ -61,9 +62,9 @@ def test_padded_products_give_what_eager_gives(name):
 
 
 def test_only_where_it_pays(monkeypatch):
-    monkeypatch.setattr(gpu_alignment, "WORK_OF_A_BYTE", 200)
+    monkeypatch.setattr(alignment, "WORK_OF_A_BYTE", 200)
     assert run(*CASES["head"][:1], *CASES["head"][1]) == [((6, 16), (16, 13))]
-    monkeypatch.setattr(gpu_alignment, "WORK_OF_A_BYTE", 0)
+    monkeypatch.setattr(alignment, "WORK_OF_A_BYTE", 0)
     monkeypatch.setattr(target, "tf32_allowed", lambda convolution: False)
     assert run(*CASES["head"][:1], *CASES["head"][1]) == [((6, 16), (16, 13))]
 
@@ -78,8 +79,8 @@ def test_nan_in_the_last_row_stays_where_it_is():
 @pytest.fixture
 def classes(monkeypatch):
     """Products in classes of rows, however small."""
-    monkeypatch.setattr(gpu_alignment, "LEAST_ROWS", 1)
-    monkeypatch.setattr(gpu_alignment, "LEAST_WORK", 0)
+    monkeypatch.setattr(alignment, "LEAST_ROWS", 1)
+    monkeypatch.setattr(alignment, "LEAST_WORK", 0)
 
 
 def in_classes():

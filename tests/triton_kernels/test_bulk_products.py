@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from inductor_backend import gpu_products
 from inductor_backend.codegen.triton.product import Blocks
-from inductor_backend.gpu_candidates import Device, Work, candidates
+from inductor_backend.gpu import products
+from inductor_backend.gpu.candidates import Device, Work, candidates
 from inductor_backend.runtime.triton_interpreter import interpreting
 from tests.inductor.test_operators import R
 from tests.triton_kernels.test_products import checked, half, residual
@@ -30,12 +30,12 @@ WAYS = {
 @pytest.fixture(autouse=True)
 def ours(monkeypatch):
     use(monkeypatch, WAYS["walking"])
-    monkeypatch.setattr(gpu_products, "tf32_allowed", lambda convolution: True)
+    monkeypatch.setattr(products, "tf32_allowed", lambda convolution: True)
 
 
 def use(monkeypatch, blocks):
-    monkeypatch.setattr(gpu_products, "choose", lambda c, choice: next(iter(choice.kernels)))
-    monkeypatch.setattr(gpu_products, "candidates", lambda work, device: [blocks])
+    monkeypatch.setattr(products, "choose", lambda c, choice: next(iter(choice.kernels)))
+    monkeypatch.setattr(products, "candidates", lambda work, device: [blocks])
 
 
 def copies(made):
@@ -180,17 +180,18 @@ def test_factors_that_are_the_same_in_all_rows(fn):
 
 def test_logits_of_any_width(monkeypatch):
     """Where the operator would write classes of rows (`externs.interleaved`), a kernel of ours may write all."""
-    from inductor_backend import compile_graph, gpu_alignment
+    from inductor_backend import compile_graph
     from inductor_backend.externs import interleaved
+    from inductor_backend.gpu import alignment
     from tests.triton_kernels import test_products
 
     def start(gm, spec):
-        return compile_graph.start(gpu_alignment.with_aligned_products(gm), spec)
+        return compile_graph.start(alignment.with_aligned_products(gm), spec)
 
     monkeypatch.setattr(test_products, "start", start)
-    monkeypatch.setattr(gpu_alignment, "LEAST_WORK", 0)
-    monkeypatch.setattr(gpu_alignment, "LEAST_ROWS", 1)
-    monkeypatch.setattr(gpu_alignment, "in_tensor_cores", lambda dtype, convolution: True)
+    monkeypatch.setattr(alignment, "LEAST_WORK", 0)
+    monkeypatch.setattr(alignment, "LEAST_ROWS", 1)
+    monkeypatch.setattr(alignment, "in_tensor_cores", lambda dtype, convolution: True)
     made = checked(lambda x, w: F.linear(x, w), R(40, 32), R(67, 32))
     assert any(node.target is interleaved.mm for node in made.compilation.gm.graph.nodes)
     assert copies(made) == 2 and not made.compilation.runner.artifact.externs
@@ -198,7 +199,7 @@ def test_logits_of_any_width(monkeypatch):
 
 def tuned(monkeypatch, spoil):
     """What could be chosen for a product, its kernels run on the CPU. spoil: changes a kernel with bulk copies."""
-    from inductor_backend import gpu_choices
+    from inductor_backend.gpu import choices
     from inductor_backend.runtime import triton_tune
     from inductor_backend.runtime.triton_build import load_kernels
 
@@ -211,12 +212,12 @@ def tuned(monkeypatch, spoil):
 
     def choose(c, choice):
         kernels = {name: (lambda kernel=spoil(choice.kernels[name]): kernel) for name in choice.kernels}
-        left.extend(gpu_choices._ways(c, replace(choice, kernels=gpu_choices.Kernels(kernels))))
+        left.extend(choices._ways(c, replace(choice, kernels=choices.Kernels(kernels))))
         return next(iter(choice.kernels))
 
     monkeypatch.setattr(triton_tune, "loaded", loaded)
-    monkeypatch.setattr(gpu_products, "candidates", lambda work, device: [Blocks(*SMALL), *WAYS.values()])
-    monkeypatch.setattr(gpu_products, "choose", choose)
+    monkeypatch.setattr(products, "candidates", lambda work, device: [Blocks(*SMALL), *WAYS.values()])
+    monkeypatch.setattr(products, "choose", choose)
     checked(overwritten, R(80, 80) / 8, R(80, 80) / 8)
     return [name.partition(", ")[2] for name in left]
 

@@ -157,13 +157,13 @@ WAYS = {
 
 def take(monkeypatch, way, width):
     """Products are kernels of ours, of this kind."""
-    from inductor_backend import gpu_products
     from inductor_backend.codegen.triton.product import Blocks
+    from inductor_backend.gpu import products
 
     shape, kind = WAYS[way]
     blocks = Blocks(*shape, 128 // width, 4, 3, **kind)
-    monkeypatch.setattr(gpu_products, "candidates", lambda work, device: [blocks])
-    monkeypatch.setattr(gpu_products, "choose", lambda c, choice: next(iter(choice.kernels)))
+    monkeypatch.setattr(products, "candidates", lambda work, device: [blocks])
+    monkeypatch.setattr(products, "choose", lambda c, choice: next(iter(choice.kernels)))
 
 
 def hopper():

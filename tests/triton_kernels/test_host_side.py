@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tracer_core
-from inductor_backend.host_side import host_side, split
+from inductor_backend.gpu.host_side import host_side, split
 from inductor_backend.supports import supports
 from tests.support.training_steps import step, train_beside
 from tracer_core import torch_private

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 import tracer_core
-from inductor_backend import gpu_choices, gpu_products
 from inductor_backend.codegen.triton.product import Blocks
 from inductor_backend.compile_graph import run_stages, start
+from inductor_backend.gpu import choices, products
 from inductor_backend.runtime import triton_tune
 from inductor_backend.runtime.triton_build import load_kernels
 from inductor_backend.runtime.triton_interpreter import interpreting
@@ -31,9 +31,9 @@ SMALL = (32, 32, 32, 4, 2)
 @pytest.fixture(autouse=True)
 def ours(monkeypatch):
     """Our kernel wins with small blocks, and TF32 is allowed (the interpreter multiplies in float32)."""
-    monkeypatch.setattr(gpu_products, "choose", lambda c, choice: next(iter(choice.kernels)))
-    monkeypatch.setattr(gpu_products, "candidates", lambda work, device: [Blocks(*SMALL)])
-    monkeypatch.setattr(gpu_products, "tf32_allowed", lambda convolution: True)
+    monkeypatch.setattr(products, "choose", lambda c, choice: next(iter(choice.kernels)))
+    monkeypatch.setattr(products, "candidates", lambda work, device: [Blocks(*SMALL)])
+    monkeypatch.setattr(products, "tf32_allowed", lambda convolution: True)
 
 
 def checked(fn, *inputs, dynamic=False):
@@ -176,7 +176,7 @@ def test_what_stays_an_operator(fn, inputs):
 
 
 def test_float32_is_left_alone_where_tf32_is_not_allowed(monkeypatch):
-    monkeypatch.setattr(gpu_products, "tf32_allowed", lambda convolution: False)
+    monkeypatch.setattr(products, "tf32_allowed", lambda convolution: False)
     made = checked(lambda a, b: a @ b, R(40, 32), R(32, 40))
     assert "tl.dot(" not in made.source
     assert "tl.dot(" in checked(lambda a, b: a @ b, half(40, 32), half(32, 40)).source
@@ -184,14 +184,14 @@ def test_float32_is_left_alone_where_tf32_is_not_allowed(monkeypatch):
 
 def test_products_of_float32_follow_the_setting(monkeypatch):
     allowed = True
-    monkeypatch.setattr(gpu_products, "tf32_allowed", lambda convolution: allowed)
+    monkeypatch.setattr(products, "tf32_allowed", lambda convolution: allowed)
     made = []
 
     def again():
         made.append(allowed)
         return lambda inputs: ["again", *inputs]
 
-    runner = gpu_products.BySettings(lambda inputs: ["first", *inputs], again)
+    runner = products.BySettings(lambda inputs: ["first", *inputs], again)
     assert runner([1]) == ["first", 1]
     allowed = False
     assert runner([2]) == ["again", 2] and runner([3]) == ["again", 3]
@@ -211,23 +211,23 @@ def test_what_is_measured_can_run(name, monkeypatch):
         )
 
     def choose(c, choice):
-        ways = gpu_choices._ways(c, choice)
-        assert list(ways) == ([gpu_choices.ATEN] if choice.instead else []) + list(choice.kernels)
+        ways = choices._ways(c, choice)
+        assert list(ways) == ([choices.ATEN] if choice.instead else []) + list(choice.kernels)
         for run in ways.values():
             run()
         seen.append(len(ways))
         return next(iter(choice.kernels))
 
     monkeypatch.setattr(triton_tune, "loaded", loaded)
-    monkeypatch.setattr(gpu_products, "choose", choose)
-    monkeypatch.setattr(gpu_products, "LEAST_BYTES", 0)
+    monkeypatch.setattr(products, "choose", choose)
+    monkeypatch.setattr(products, "LEAST_BYTES", 0)
     fn, inputs, _ = CASES.get(name, (lambda x: (x.sin() + 1).softmax(1), (R(8, 100),), None))
     made = checked(fn, *inputs)
     assert seen and ("tl.dot(" in made.source or name == "rows")
 
 
 def test_an_operator_that_is_quicker_stays(monkeypatch):
-    monkeypatch.setattr(gpu_products, "choose", lambda c, choice: gpu_choices.ATEN)
+    monkeypatch.setattr(products, "choose", lambda c, choice: choices.ATEN)
     made = checked(residual, R(2, 20, 40), R(48, 40), R(48), R(2, 20, 48))
     assert len(made.compilation.runner.artifact.externs) == 1 and "tl.dot(" not in made.source
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend import early_builds, gpu_products, gpu_stages, host_side
+from inductor_backend import early_builds
 from inductor_backend.codegen.cpp.kernel import KernelText, KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
@@ -26,8 +26,9 @@ from inductor_backend.freezing.attention import with_own_attention
 from inductor_backend.freezing.known import with_known_tensors
 from inductor_backend.freezing.per_call import pays_anywhere, with_own_kernels
 from inductor_backend.freezing.prepared import FrozenRunner, freeze
-from inductor_backend.gpu_alignment import with_aligned_products
-from inductor_backend.gpu_masks import with_known_masks
+from inductor_backend.gpu import host_side, products, stages
+from inductor_backend.gpu.alignment import with_aligned_products
+from inductor_backend.gpu.masks import with_known_masks
 from inductor_backend.loop_ir import printer, verify
 from inductor_backend.loop_ir.nodes import BufferKind, Program
 from inductor_backend.lowering.graph import GraphLowering
@@ -317,21 +318,21 @@ STAGES = (
 #: For CUDA devices. "split" follows inlining, so that what a reduction reads is in its body.
 GPU_STAGES = (
     *STAGES[:2],
-    Stage("split", gpu_stages.split, lambda c: verify.program(c.program), lambda c: "\n".join(c.absorbed)),
+    Stage("split", stages.split, lambda c: verify.program(c.program), lambda c: "\n".join(c.absorbed)),
     Stage(
         "products",
-        gpu_products.choose_products,
+        products.choose_products,
         lambda c: verify.program(c.program),
         lambda c: "\n".join(f"{name}: {blocks}" for name, blocks in c.blocks.items()),
     ),
-    Stage("fuse", gpu_stages.fuse_for_gpu, STAGES[3].verify, STAGES[3].dump),
-    Stage("externs", gpu_stages.externs, None, STAGES[4].dump),
-    Stage("bodies", gpu_stages.bodies, STAGES[5].verify, STAGES[5].dump),
-    Stage("kernels", gpu_stages.kernels, lambda c: verify.reusable(c.program, c.bodies, c.kernels)),
+    Stage("fuse", stages.fuse_for_gpu, STAGES[3].verify, STAGES[3].dump),
+    Stage("externs", stages.externs, None, STAGES[4].dump),
+    Stage("bodies", stages.bodies, STAGES[5].verify, STAGES[5].dump),
+    Stage("kernels", stages.kernels, lambda c: verify.reusable(c.program, c.bodies, c.kernels)),
     STAGES[7],
-    Stage("memory", gpu_stages.memory, gpu_stages.verify_memory, STAGES[8].dump),
-    Stage("group_runs", gpu_stages.group_steps, None, STAGES[9].dump, "py"),
-    Stage("module", gpu_stages.module_text, None, STAGES[10].dump, "py"),
+    Stage("memory", stages.memory, stages.verify_memory, STAGES[8].dump),
+    Stage("group_runs", stages.group_steps, None, STAGES[9].dump, "py"),
+    Stage("module", stages.module_text, None, STAGES[10].dump, "py"),
     STAGES[11],
 )
 
@@ -339,8 +340,8 @@ GPU_STAGES = (
 def run_stages(c: Compilation, until: str | None = None) -> Compilation:
     """Runs the stages in order (until: the last to run). Raises BackendError naming stage and cause."""
     check = env().check
-    stages = GPU_STAGES if c.target.triton else STAGES
-    for number, item in enumerate(stages, 1):
+    pipeline = GPU_STAGES if c.target.triton else STAGES
+    for number, item in enumerate(pipeline, 1):
         before = time.perf_counter()
         with stage(f"inductor_{item.name}", graph=c.spec.name, suffix=f".{item.suffix}") as record:
             try:
@@ -348,10 +349,10 @@ def run_stages(c: Compilation, until: str | None = None) -> Compilation:
                 if check and item.verify is not None:
                     item.verify(c)
             except BackendError as error:
-                label = f"inductor stage {number}/{len(stages)} {item.name!r} failed on {c.spec.name}: "
+                label = f"inductor stage {number}/{len(pipeline)} {item.name!r} failed on {c.spec.name}: "
                 raise BackendError("inductor", item.name, label + error.detail, error.dump) from error
             except Exception as error:
-                label = f"inductor stage {number}/{len(stages)} {item.name!r} failed on {c.spec.name}: "
+                label = f"inductor stage {number}/{len(pipeline)} {item.name!r} failed on {c.spec.name}: "
                 raise BackendError(
                     "inductor", item.name, f"{label}{type(error).__name__}: {error}"
                 ) from error
@@ -383,8 +384,8 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         early_builds.start_lowered(c.gm.graph.nodes)
     runner = run_stages(c).runner
     assert runner is not None
-    if gpu_products.depends_on_settings(c):
-        runner = gpu_products.BySettings(runner, lambda: _in_the_same_layout(c, gm, spec))
+    if products.depends_on_settings(c):
+        runner = products.BySettings(runner, lambda: _in_the_same_layout(c, gm, spec))
     if c.target.device.type == "cuda":
         runner = recorded(runner, gm, spec)
     if c.program.channels_last:
@@ -411,7 +412,7 @@ def started_for_gpu(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
     """The same for a GPU. Convolutions of all instances say how images lie, and products that are measured are measured
     once anyway: such graphs are lowered whole."""
     gm = with_aligned_products(with_known_masks(gm, spec))
-    whole = fusion_fuel() is not None or spec.mode in gpu_products.TUNED_MODES
+    whole = fusion_fuel() is not None or spec.mode in products.TUNED_MODES
     repeats = None if whole else find_repeats(gm.graph)
     if repeats is None or any(repeats.calls[at].target in CONVOLUTIONS for at in repeats.instance(0)):
         return start(gm, spec)

@@ -16,7 +16,7 @@ import torch
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
 from inductor_backend.codegen.cpp.expressions import MEMORY_TYPES
 from inductor_backend.externs.fallbacks import FALLBACKS
-from inductor_backend.host_side import host_side
+from inductor_backend.gpu.host_side import host_side
 from inductor_backend.lowering.registry import LOWERINGS, aten
 from inductor_backend.target import main_device
 

@@ -19,8 +19,8 @@ import torch
 from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
 from inductor_backend.codegen.triton.product import Blocks, ProductKernelWriter
 from inductor_backend.codegen.triton.tiling import Tile, variants
-from inductor_backend.gpu_candidates import Work, candidates, device_of
-from inductor_backend.gpu_choices import Choice, Kernels, build_all, choose
+from inductor_backend.gpu.candidates import Work, candidates, device_of
+from inductor_backend.gpu.choices import Choice, Kernels, build_all, choose
 from inductor_backend.loop_ir.nodes import ExternNode, LoopNode, Program
 from inductor_backend.recorded import launches_of
 from inductor_backend.schedule.fuse import Group, fuse, readers_outside

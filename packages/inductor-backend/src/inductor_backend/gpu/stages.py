@@ -16,7 +16,7 @@ from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Step
 from inductor_backend.externs import interleaved
 from inductor_backend.externs.table import Choice, aten_choice
-from inductor_backend.gpu_products import product_kernel, tiles_of
+from inductor_backend.gpu.products import product_kernel, tiles_of
 from inductor_backend.loop_ir import verify
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node
 from inductor_backend.options import fusion_fuel
