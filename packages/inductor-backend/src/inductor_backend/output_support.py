@@ -56,12 +56,16 @@ def example_tensor(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dt
 def report(
     call: Callable[[list[Any]], Sequence[Any]], inputs: Callable[[], list[Any]], calls: int = 20
 ) -> None:
-    """Prints the median time of a call."""
+    """Prints the median time of a call, the device's part of it included."""
     example = inputs()
+    on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in example)
+    wait = torch.cuda.synchronize if on_gpu else lambda: None
     call(list(example))
+    wait()
     times = []
     for _ in range(calls):
         start = time.perf_counter()
         call(list(example))
+        wait()
         times.append(time.perf_counter() - start)
     print(f"median of {calls} calls: {sorted(times)[calls // 2] * 1e3:.3f} ms")

@@ -28,15 +28,15 @@ _SLOTS = 1 << 20
 FOOTER = len(FORMAT) + 16 + 32  # format, processor digest, SHA-256
 
 
-def cache_directory() -> tuple[Path, str]:
+def cache_directory(part: str = "inductor-cpp") -> tuple[Path, str]:
     """(folder for entries, how to call it in messages). Private to the user: 0700, owned by us.
 
     A library that others may write is code that others may run as us, so a folder that is not ours
     is not used: a private temporary one is, which lasts as long as the process.
     """
-    wanted = Path(env().cache_dir) / "inductor-cpp"
+    wanted = Path(env().cache_dir).expanduser().absolute() / part
     problem = _make_private(wanted)
-    return (wanted, str(wanted)) if problem is None else (_temporary(), f"no disk cache: {problem}")
+    return (wanted, str(wanted)) if problem is None else (_temporary(part), f"no disk cache: {problem}")
 
 
 @functools.lru_cache(maxsize=64)
@@ -56,10 +56,10 @@ def _make_private(folder: Path) -> str | None:
 
 
 @functools.cache
-def _temporary() -> Path:
+def _temporary(part: str) -> Path:
     import atexit
 
-    folder = Path(tempfile.mkdtemp(prefix="tracer-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"tracer-{part}-"))
     owner = os.getpid()
 
     def remove() -> None:

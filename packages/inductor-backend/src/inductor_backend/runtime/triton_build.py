@@ -1,4 +1,4 @@
-"""From kernel texts to loaded kernels: Triton's compiler, in parallel, with its cache in our folder.
+"""From kernel texts to loaded kernels: Triton's compiler, in parallel, with its cache in our folder (`triton_ready`).
 
 In: `Kernel` descriptions as generated modules hold them. Out: `LoadedKernel`s, or compiled binaries for a target that
 is not there. What always holds: equal kernels of a process are compiled once; what Triton says of a kernel that it does
@@ -20,7 +20,9 @@ from typing import Any
 
 import torch
 
+from inductor_backend.runtime import triton_ready
 from inductor_backend.runtime.triton_interpreter import blocks_of_program, interpreting
+from inductor_backend.runtime.triton_ready import active_target
 from tracer_core.plugin_api import BackendError, logger
 
 
@@ -83,7 +85,7 @@ class LoadedKernel:
         """The same kernel for pointers of any alignment."""
         if self._unaligned is None:
             self._unaligned = _load(
-                compiled(self.kernel, _active_target(), aligned=False),
+                compiled(self.kernel, active_target(), aligned=False),
                 self.kernel,
                 self.device,
                 aligned=False,
@@ -98,7 +100,7 @@ def load_kernels(kernels: Sequence[Kernel], device: torch.device) -> list[Loaded
             raise BackendError("inductor", "build", "Triton kernels on CPU tensors need TRITON_INTERPRET=1")
         return [LoadedKernel(kernel, device, interpreted=function_of(kernel)) for kernel in kernels]
     with torch.cuda.device(device):
-        target = _active_target()
+        target = active_target()
         waiting = [_start(kernel, target) for kernel in kernels]
         results = [future.result() for future in waiting]
         return [_load(result, kernel, device) for kernel, result in zip(kernels, results, strict=True)]
@@ -107,7 +109,7 @@ def load_kernels(kernels: Sequence[Kernel], device: torch.device) -> list[Loaded
 def load_what_compiles(kernels: Sequence[Kernel], device: torch.device) -> list[LoadedKernel | BackendError]:
     """For each kernel itself, or why it cannot run on the device."""
     with torch.cuda.device(device):
-        target = _active_target()
+        target = active_target()
         waiting = [_start(kernel, target) for kernel in kernels]
         found: list[LoadedKernel | BackendError] = []
         for kernel, future in zip(kernels, waiting, strict=True):
@@ -123,7 +125,7 @@ def load_what_compiles(kernels: Sequence[Kernel], device: torch.device) -> list[
 def build_side_by_side(kernels: Sequence[Kernel], device: torch.device) -> None:
     """Builds all of them and waits; what one's compiler says is told where the kernel is loaded."""
     with torch.cuda.device(device):
-        target = _active_target()
+        target = active_target()
     wait([_start(kernel, target) for kernel in kernels])
 
 
@@ -140,7 +142,11 @@ def _load(result: Any, kernel: Kernel, device: torch.device, aligned: bool = Tru
     if metadata.shared > most:
         detail = f"kernel {kernel.name} needs {metadata.shared} bytes of shared memory, {device} has {most}"
         raise BackendError("inductor", "build", detail)
-    _, function, *facts = utils.load_binary(result.name, result.kernel, metadata.shared, number)
+    try:
+        _, function, *facts = utils.load_binary(result.name, result.kernel, metadata.shared, number)
+    except RuntimeError as error:  # the driver's
+        detail = f"kernel {kernel.name} cannot be loaded: {error}{triton_ready.remedy(error)}"
+        raise BackendError("inductor", "build", detail) from error
     threads = metadata.num_warps * 32
     if len(facts) > 2 and threads > facts[2]:  # registers, spills, most threads
         detail = f"kernel {kernel.name} has {threads} threads, its registers allow {facts[2]}"
@@ -170,17 +176,11 @@ def _warm_up() -> None:
 
         if hasattr(cache, "triton_key"):
             waiting.append(_pool().submit(cache.triton_key))
-        _active_target()
+        active_target()
         for one in waiting:
             one.result()
     except Exception as error:  # told where the kernel is built
         logger().debug("warming up Triton: %s: %s", type(error).__name__, error)
-
-
-def _active_target() -> Any:
-    from triton.runtime import driver  # heavy: triton
-
-    return driver.active.get_current_target()
 
 
 def target_of(capability: int) -> Any:
@@ -231,8 +231,8 @@ def compiled(kernel: Kernel, target: Any, aligned: bool = True) -> Any:
     try:
         return triton.compile(source, target=target, options=_options(kernel, target))
     except Exception as error:
-        detail = f"Triton does not compile {kernel.name}: {type(error).__name__}: {error}"
-        raise BackendError("inductor", "triton", detail, kernel.text) from error
+        detail = f"Triton does not compile {kernel.name}: {type(error).__name__}: {error}{triton_ready.remedy(error)}"
+        raise BackendError("inductor", "triton", f"{detail}\nThe kernel:\n{kernel.text}") from error
 
 
 def _options(kernel: Kernel, target: Any) -> dict[str, Any]:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 from inductor_backend.runtime.cuda_launch import Matrix, current_stream, launches
+from inductor_backend.runtime.entries import cache_directory, replace
 from inductor_backend.runtime.triton_build import Kernel, LoadedKernel, load_what_compiles
 from inductor_backend.torch_private import keep_device_busy
-from tracer_core.plugin_api import cache_folder, logger
+from tracer_core.plugin_api import logger
 
 #: Rounds of which the median counts, and launches of a round.
 ROUNDS, LAUNCHES = 5, 10
@@ -71,14 +70,14 @@ def _file(key: str, device: torch.device) -> Path:
 
     machine = (torch.cuda.get_device_name(device), torch.__version__, triton.__version__, ROUNDS, LAUNCHES)
     name = hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:32]
-    return cache_folder("triton_choices") / f"{name}.json"
+    return cache_directory("triton_choices")[0] / f"{name}.json"
 
 
 def _write(file: Path, value: object) -> None:
-    handle, temporary = tempfile.mkstemp(dir=file.parent)
-    with os.fdopen(handle, "w") as stream:
-        json.dump(value, stream)
-    os.replace(temporary, file)
+    try:
+        replace(file, json.dumps(value).encode())
+    except OSError as error:
+        logger().warning("what was measured is not stored, and measured again in the next process: %s", error)
 
 
 def _times(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
