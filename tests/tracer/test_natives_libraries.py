@@ -43,7 +43,7 @@ import torch
 
 import tracer_core
 from tests.tracer.twin import same, twin
-from tracer_core.testing import CaptureCounter
+from tracer_core.testing import CaptureCounter, compare
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -432,6 +432,28 @@ def test_lru_cache_after_a_change_of_state_runs_for_real():
         return f, box
 
     twin(make, (X,), (X,), (Y,), breaks=None)
+
+
+def test_a_type_written_after_a_change_of_state():
+    """`Optional[...]` is not in typing's cache yet (ours runs before eager's): torch's profiler writes one a process."""
+
+    def make():
+        box = {"n": 1}
+
+        def f(x, name):
+            box["n"] += 1
+            return x * box["n"], typing.Optional[name]  # noqa: UP045 (the call is what is tested)
+
+        return f, box
+
+    (plain, wanted), (fn, box) = make(), make()
+    compiled = tracer_core.compile(fn, backend="eager")
+    with CaptureCounter() as counter:
+        for x, name in ((X, "NotWrittenYet"), (X, "NotWrittenYet"), (Y, "NorThis")):
+            got = compiled(x, name)
+            compare(plain(x, name), got)
+            assert box == wanted
+    assert not counter.breaks
 
 
 def test_singledispatch_sees_new_implementations():

@@ -8,6 +8,7 @@ import gc
 import operator
 import reprlib
 import types
+import typing
 import weakref
 from typing import Any
 
@@ -129,8 +130,9 @@ def _ask(tracer: Any, question: Any, *parts: Any) -> Any:
 
 
 def _check_miss(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """A function whose result is not in the cache yet runs for real: not while changes are held back."""
-    if not tracer.effects.changes:
+    """A function whose result is not in the cache yet runs for real: not while changes are held back. typing's read
+    nothing but their arguments (torch's profiler asks for an `Optional["..."]` in an optimizer's first step)."""
+    if not tracer.effects.changes or getattr(cached.__wrapped__, "__globals__", None) is vars(typing):
         return
     key: Any = tuple(args)
     if len(args) == 1 and type(args[0]) in (int, str):
