@@ -224,6 +224,35 @@ def test_the_report(world):
     assert row.nbytes > 0 and row.reason == ""
 
 
+def test_last_compile_and_explain_say_what_became_of_each_graph(world):
+    model = nn.Linear(8, 1).to(world.device)
+    compiled, x = world.compile(model), world.randn(3, 8)
+    compiled(x).sum().backward()
+    for graph, text in told(compiled):
+        assert graph.startswith("graph_") and text == "CUDA graphs: none recorded yet; calls replayed: 0, plain: 1"
+    for _ in range(4):
+        compiled(x).sum().backward()
+    (forward, text), (backward, _) = told(compiled)
+    assert backward == f"{forward}_backward"
+    compiles = [record.graph for record in tracer_core.last_compile(compiled) if record.name == "compile"]
+    assert compiles == [forward, backward]
+    assert text.startswith("CUDA graphs: 1 recorded for 1 sizes, ") and text.endswith("calls replayed: 4, plain: 1")
+    shown = str(tracer_core.explain(compiled)(x))
+    assert f"compiled before, {forward}: {text}" in shown and f"{backward}: CUDA graphs: " in shown
+
+
+def test_last_compile_says_why_a_graph_is_not_recorded(world):
+    compiled = world.compile(lambda x: torch.ops.graphtests.reads(x + torch.rand_like(x)) + 1)
+    for _ in range(3):
+        compiled(world.randn(16))
+    ((_, text),) = told(compiled)
+    assert text.startswith("runs without CUDA graphs: ") and "captur" in text
+
+
+def told(compiled):
+    return [(record.graph, record.text) for record in tracer_core.last_compile(compiled) if record.name == "runs"]
+
+
 def chain(x):
     for _ in range(6):
         x = (x * 2).tanh() + 1

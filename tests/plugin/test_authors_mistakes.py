@@ -105,6 +105,18 @@ def test_tensors_of_a_device_that_the_backend_does_not_run_on_are_pytorch_s():
     assert "aten.add.Tensor (1x: the backend runs on cuda, and its tensors are on cpu)" in told
 
 
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [(lambda: 1 / 0, "ZeroDivisionError"), (lambda: [("graph_0", None)], "pairs of texts"), (lambda: ["graph_0"], "unpack")],
+)
+def test_a_report_that_is_none_is_an_error_that_names_the_backend(rows, told):
+    fast = tracer_core.compile(lambda x: x + 1, backend=Backend(name="mine", compile=plain, report=rows))
+    fast(torch.ones(2))
+    with pytest.raises(BackendError, match="backend 'mine' failed in stage 'report'") as caught:
+        tracer_core.last_compile(fast)
+    assert told in str(caught.value)
+
+
 def test_a_runner_that_raises_is_named_and_does_not_conform(caplog):
     def failing(inputs):
         raise ValueError("engine is out")

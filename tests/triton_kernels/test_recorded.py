@@ -52,16 +52,24 @@ def test_the_default_mode_records_many_launches_where_it_pays(device):
 
 
 @pytest.mark.parametrize(
-    ("fn", "mode", "options"),
+    ("fn", "mode", "options", "why"),
     [
-        (lambda x: torch.sort(x.cos())[0], "default", {}),
-        (many, "default", {"recordings": False}),
-        (many, "max-autotune-no-cudagraphs", {}),
+        (lambda x: torch.sort(x.cos())[0], "default", {}, "2 launches, and in mode 'default' it takes 6"),
+        (many, "default", {"recordings": False}, "options={'recordings': False}"),
+        (many, "max-autotune-no-cudagraphs", {}, "mode 'max-autotune-no-cudagraphs' makes none"),
     ],
 )
-def test_left_alone(device, fn, mode, options):
+def test_left_alone_and_said_why(device, fn, mode, options, why):
     plain, runner = wrapped(fn, mode, R(30), **options)
     assert runner is plain
+    assert recorded.report()[-1][1] == f"runs without CUDA graphs: {why}"
+
+
+def test_a_mode_that_cannot_record_says_why(monkeypatch, caplog):
+    monkeypatch.setattr(recorded, "get_backend", lambda name: dataclasses.replace(CUDAGRAPHS, available=lambda: "no device"))
+    plain, runner = wrapped(many, "reduce-overhead", R(30))
+    assert runner is plain and "mode 'reduce-overhead' runs without CUDA graphs: no device" in caplog.text
+    assert recorded.report()[-1][1] == "runs without CUDA graphs: no device"
 
 
 def test_modes_that_ask_for_it_record_the_second_call(device):

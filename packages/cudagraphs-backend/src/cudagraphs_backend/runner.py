@@ -63,6 +63,14 @@ class Row:
     plain: int
     reason: str
 
+    def sentence(self) -> str:
+        """The row in words."""
+        calls = f"calls replayed: {self.replays}, plain: {self.plain}"
+        if self.recordings:
+            held = f"{self.recordings} recorded for {self.sizes} sizes, {self.nbytes / 2**20:.1f} MiB"
+            return "; ".join(filter(None, (f"CUDA graphs: {held}; {calls}", self.reason)))
+        return f"runs without CUDA graphs: {self.reason}" if self.reason else f"CUDA graphs: none recorded yet; {calls}"
+
 
 class Entry:
     """Mutable: the recordings of one set of sizes. runs: plain ones so far. pointers: of the last call that had no
@@ -368,7 +376,7 @@ class GraphedRunner:
                 sum(one.nbytes for one in made),
                 self._replays,
                 self._plain,
-                "; ".join(self._reasons),
+                "; ".join(dict.fromkeys([*self._reasons, *(e.reason for e in self._entries.values() if e.reason)])),
             )
 
 

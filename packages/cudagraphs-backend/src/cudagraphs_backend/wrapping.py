@@ -82,6 +82,11 @@ def report() -> list[Row]:
     )
 
 
+def told() -> list[tuple[str, str]]:
+    """The same as (graph, sentence), for `tracer_core.explain` and `last_compile`."""
+    return [(row.name, row.sentence()) for row in report()]
+
+
 def reset() -> None:
     """Throws every recording away and gives its memory back; graphs record again when they are next called."""
     for one in list(runner.runners):

@@ -22,7 +22,7 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar, overload
 
 import torch
@@ -31,14 +31,14 @@ from torch.compiler import is_compiling as torch_is_compiling
 from tracer_core import events, logs, stages, validation
 from tracer_core.auto.choice import Choice
 from tracer_core.auto.plan import Plan
-from tracer_core.backends import BackendRow, forget, mark_used, reset_used, rows
+from tracer_core.backends import BackendRow, forget, mark_used, reset_used, rows, told_of_graphs
 from tracer_core.backends import list_backends as available_names
 from tracer_core.compiled_module import share
 from tracer_core.errors import OptionError
 from tracer_core.markers import COMPILED, Compiled, compiled, disabled, look_like, put_mark, uncompiled
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend
-from tracer_core.stages import StageRecords
+from tracer_core.stages import StageRecord, StageRecords
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -138,15 +138,15 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Any]:
     """``explain(fn)(*args)`` runs `fn` under capture and reports its graphs, breaks and guards.
 
     The report has `graphs`, `graph_count`, `graph_break_count`, `op_count`, `guards`, and for each break
-    the user's line, the reason and what would remove it. fn: compiled or not; of one that several backends compile
-    (``backend="auto"``) the report has the `choices` so far.
+    the user's line, the reason and what would remove it. fn: compiled or not; of a compiled one the report also says how
+    its graphs run by now (`runs`: recorded as CUDA graphs, or why not), and, where several backends compile them
+    (``backend="auto"``), the `choices` so far.
     """
     _demand_compilable(fn)
     from tracer_core.report import explain as implementation  # heavy: the tracer
 
     behind = compiled(fn)
-    plan = None if behind is None else getattr(behind.function, "config", None)
-    explained: Callable[..., Any] = implementation(uncompiled(fn), _plan_of(plan))
+    explained: Callable[..., Any] = implementation(uncompiled(fn), None if behind is None else behind.function)
     return explained
 
 
@@ -164,7 +164,8 @@ def reset() -> None:
 
 def last_compile(fn: Callable[..., Any]) -> StageRecords:
     """The stages of the last compile of `fn`, in the order in which they finished, with their seconds: a tuple of
-    `StageRecord`, printed as a table.
+    `StageRecord`, printed as a table. A backward is compiled when it first runs. The last rows, ``runs``, say what became
+    of the graphs since: recorded as CUDA graphs, or why not.
 
     A stage whose text is costly to make has it only if TRACER_DEBUG is set or a plug-in listens to
     stages. Empty if nothing was compiled yet. Raises OptionError if `fn` is not a compiled object.
@@ -172,7 +173,16 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     behind = compiled(fn)
     if behind is None:
         raise OptionError(f"last_compile needs what compile() returned, not {fn!r}")
-    return stages.records_of(behind.function)
+    records = stages.records_of(behind.function)
+    told = runs(behind.function.config, {record.graph for record in records if record.graph})
+    return StageRecords((*records, *(StageRecord("runs", 0.0, text, graph) for graph, text in told)))
+
+
+def runs(config: CompileConfig, graphs: Collection[str]) -> list[tuple[str, str]]:
+    """(graph, text): what became by now of these graphs, which were compiled with `config`."""
+    plan = _plan_of(config)
+    configs = (config,) if plan is None else (config, *(one.config for one in plan.candidates))
+    return told_of_graphs([one.backend for one in configs], graphs)
 
 
 def save(compiled: Any, path: str | os.PathLike[str]) -> Any:

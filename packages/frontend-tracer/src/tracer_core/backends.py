@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -24,8 +25,8 @@ import pluggy
 from tracer_core import bridges, hookspecs
 from tracer_core.auto.backend import AUTO
 from tracer_core.eager_backend import ATEN_EAGER, EAGER
-from tracer_core.errors import BackendNameClashError, BackendNotFoundError
-from tracer_core.plugin_api import PROJECT, Backend, resolve
+from tracer_core.errors import BackendError, BackendNameClashError, BackendNotFoundError
+from tracer_core.plugin_api import PROJECT, Backend, Lazy, resolve
 from tracer_core.version import __version__
 
 #: What provides the backends that people ask for most, for the hint of BackendNotFoundError.
@@ -158,6 +159,28 @@ def reset_used() -> None:
     for backend in tuple(_used.values()):
         if backend.reset is not None:
             resolve(backend.reset)()
+
+
+def told_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[tuple[str, str]]:
+    """(graph, text): what became of these graphs, their backwards and their parts by now (`Backend.report`), as the backends
+    say it that compiled them, and those that run others' runners. Raises BackendError where one cannot say it."""
+    installed = [one.backend for group in registry().candidates.values() for one in group if one.backend is not None]
+    asked = (*used, *(backend for backend in installed if backend.wrap is not None))
+    reports = {one.report: one.name for one in asked if one.report is not None}
+    told = [row for report, backend in reports.items() for row in _told(report, backend)]
+    return sorted(row for row in told if any(row[0] == name or row[0].startswith(f"{name}_") for name in names))
+
+
+def _told(report: Lazy, backend: str) -> list[tuple[str, str]]:
+    if isinstance(report, str) and report.partition(":")[0] not in sys.modules:
+        return []  # its module was never imported: it compiled nothing
+    try:
+        rows = [(graph, text) for graph, text in resolve(report)()]
+        if wrong := [row for row in rows if not all(isinstance(part, str) for part in row)]:
+            raise TypeError(f"it gave {wrong[0]!r}; pairs of texts: the name of a graph, and what became of it")
+    except Exception as error:
+        raise BackendError(backend, "report", f"its report() raised {type(error).__name__}: {error}") from error
+    return rows
 
 
 def mark_used(backend: Backend) -> None:

@@ -244,7 +244,7 @@ _CHOICES = {
 }
 #: Fields of `Backend` that are functions, or say where one is.
 _LAZY = ("compile", "decompositions", "partition", "supports", "options", "available", "check", "prepare", "reset", "wrap",
-         "serialize", "deserialize")  # fmt: skip
+         "report", "serialize", "deserialize")  # fmt: skip
 
 DEFAULT_MODES: Mapping[str, str] = MappingProxyType({"default": "the backend's only mode"})
 
@@ -278,7 +278,9 @@ class Backend:
     toolchain is missing, so that the user learns it before the first call. prepare: ``(captured graph) -> None``,
     called before a graph is lowered: starts in the background what the graph will need and takes long. reset: forgets all
     in-process state. wrap: ``(runner, graph, spec) -> Runner``: runs another backend's runner its own way, as
-    CUDA graphs do. serialize: ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. api: the `API_VERSION`
+    CUDA graphs do. report: ``() -> pairs (name of a graph, text)``: what became of graphs since they were compiled
+    (`CompileSpec.name`; recorded or why not), for `explain` and `last_compile`.
+    serialize: ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. api: the `API_VERSION`
     that the plug-in is written for, as a literal; with another one it is not loaded.
     """
 
@@ -304,6 +306,7 @@ class Backend:
     prepare: Lazy | None = None
     reset: Lazy | None = None
     wrap: Lazy | None = None
+    report: Lazy | None = None
     serialize: Lazy | None = None
     deserialize: Lazy | None = None
     api: str = "1"

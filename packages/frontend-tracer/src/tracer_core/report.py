@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.api import call_object
+from tracer_core.api import call_object, runs
 from tracer_core.auto.choice import Choice
 from tracer_core.auto.plan import Plan
 from tracer_core.backends import get
@@ -26,8 +26,9 @@ from tracer_core.segments.captured import BreakRecord, Captured
 class Explanation:
     """graphs: the torch-level graphs, in the order captured. breaks: where capture stopped, each with
     kind, reason, location and hint. guards: of every segment, as expressions. result: of the call.
-    skipped: reasons why a part ran natively. choices: who serves the graphs of the
-    compiled object that was asked about, where several backends were tried."""
+    skipped: reasons why a part ran natively. Of the compiled object that was asked about: runs: what became of its graphs
+    by now (recorded as CUDA graphs or why not, after the graph's name); choices: who serves them, where several backends
+    were tried."""
 
     graphs: tuple[torch.fx.GraphModule, ...]
     breaks: tuple[BreakRecord, ...]
@@ -36,6 +37,7 @@ class Explanation:
     result: Any
     skipped: tuple[str, ...] = ()
     choices: tuple[Choice, ...] = ()
+    runs: tuple[str, ...] = ()
 
     @property
     def graph_count(self) -> int:
@@ -59,6 +61,7 @@ class Explanation:
                 f"  what would remove it: {one.hint}",
             ]
         lines += [f"ran natively: {reason}" for reason in self.skipped]
+        lines += [f"compiled before, {one}" for one in self.runs]
         lines += [line for choice in self.choices for line in str(choice).splitlines()]
         for i, gm in enumerate(self.graphs):
             lines.append(f"graph {i}:")
@@ -79,13 +82,18 @@ def explanation(compiled: CompiledFunction, result: Any = None) -> Explanation:
     )
 
 
-def explain(function: Callable[..., Any], plan: Plan | None = None) -> Callable[..., Explanation]:
-    """``explain(f)(*args)`` -> `Explanation`. plan: of the compiled object. See `tracer_core.explain`."""
+def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Explanation]:
+    """``explain(f)(*args)`` -> `Explanation`. asked: the compiled function, if there is one. See `tracer_core.explain`."""
     config = CompileConfig(get("eager"))
 
     def told(compiled: CompiledFunction, result: Any) -> Explanation:
         made = explanation(compiled, result)
-        return made if plan is None else replace(made, choices=tuple(trial.choice() for trial in plan.trials))
+        if not isinstance(asked, CompiledFunction):
+            return made
+        plan = asked.config.options
+        choices = tuple(trial.choice() for trial in plan.trials) if isinstance(plan, Plan) else ()
+        told = runs(asked.config, {record.name for record in asked.records})
+        return replace(made, choices=choices, runs=tuple(f"{graph}: {text}" for graph, text in told))
 
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         if isinstance(function, torch.nn.Module):

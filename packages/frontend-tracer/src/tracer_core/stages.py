@@ -153,7 +153,7 @@ class StageRecords(tuple[StageRecord, ...]):
 def _shown(record: StageRecord) -> str:
     first, *more = record.text.strip().splitlines() or [""]
     text = f"{first[:100].rstrip()} ..." if more or len(first) > 100 else first
-    return f"{'  ' * record.depth + record.name:<28} {record.graph:<12} {record.seconds * 1e3:9.1f} ms  {text}".rstrip()
+    return f"{'  ' * record.depth + record.name:<28} {record.graph:<17} {record.seconds * 1e3:9.1f} ms  {text}".rstrip()
 
 
 def records_of(owner: Any) -> StageRecords:

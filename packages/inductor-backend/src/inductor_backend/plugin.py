@@ -37,6 +37,7 @@ BACKEND = Backend(
     supports="inductor_backend.supports:supports",
     check="inductor_backend.toolchain_check:check",
     prepare="inductor_backend.early_builds:start",
+    report="inductor_backend.recorded:report",
     serialize="inductor_backend.serialize:serialize",
     deserialize="inductor_backend.serialize:deserialize",
 )

@@ -29,14 +29,27 @@ LEAST_LAUNCHES = 6
 CALLS_OF_A_SIZE = 12
 
 
+#: Graphs that were left alone, the last ones, with the reason.
+_left_alone: dict[str, str] = {}
+_REMEMBERED = 1024
+
+
+def report() -> list[tuple[str, str]]:
+    """(graph, sentence) for the graphs on CUDA devices that nothing was put round."""
+    return [(name, f"runs without CUDA graphs: {reason}") for name, reason in tuple(_left_alone.items())]
+
+
 def recorded(runner: Runner, gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     asked = spec.mode in RECORDED_MODES
-    if not asked and not _may_pay(runner, spec):
-        return runner
-    wrap, reason = _recorder()
-    if wrap is None:
-        if asked:
+    wrap, reason = None, None if asked else _left_alone_because(runner, spec)
+    if reason is None:
+        wrap, reason = _recorder()
+        if wrap is None and asked:
             logger().warning("%s: mode %r runs without CUDA graphs: %s", spec.name, spec.mode, reason)
+    if wrap is None:
+        _left_alone[spec.name] = str(reason)
+        if len(_left_alone) > _REMEMBERED:
+            del _left_alone[next(iter(_left_alone))]
         return runner
     with_numbers = getattr(runner, "with_numbers", None)
     make = resolve(get_backend("cudagraphs").options)
@@ -57,11 +70,15 @@ def recorded(runner: Runner, gm: torch.fx.GraphModule, spec: CompileSpec) -> Run
     return wrapped
 
 
-def _may_pay(runner: Runner, spec: CompileSpec) -> bool:
-    options = spec.options
-    if spec.mode not in MEASURED_MODES or (isinstance(options, InductorOptions) and not options.recordings):
-        return False
-    return launches_of(runner) >= LEAST_LAUNCHES
+def _left_alone_because(runner: Runner, spec: CompileSpec) -> str | None:
+    """Why a graph that nobody asked to record is left alone, or None."""
+    options, launches = spec.options, launches_of(runner)
+    if spec.mode not in MEASURED_MODES:
+        return f"mode {spec.mode!r} makes none"
+    if isinstance(options, InductorOptions) and not options.recordings:
+        return "options={'recordings': False}"
+    few = f"{launches} launches, and in mode 'default' it takes {LEAST_LAUNCHES}"
+    return few if launches < LEAST_LAUNCHES else None
 
 
 def launches_of(runner: Runner) -> int:

@@ -34,6 +34,7 @@ from tracer_core.captured import CapturedGraph
 from tracer_core.errors import BackendError
 from tracer_core.options import env
 from tracer_core.plugin_api import CompileSpec, InputSpec, Phase, Role, Runner, resolve
+from tracer_core.stages import continued
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,7 @@ class LazyRunner:
 
     def __init__(self, compile_now: Callable[[], Runner]) -> None:
         self._compile: Callable[[], Runner] | None = compile_now
+        self._record = continued()
         self._lock = threading.Lock()
         self._runner: Runner | None = None
 
@@ -186,7 +188,8 @@ class LazyRunner:
             with self._lock:
                 if self._runner is None:
                     assert self._compile is not None
-                    self._runner = self._compile()
+                    with self._record():
+                        self._runner = self._compile()
                     self._compile = None  # with the graphs that it holds
                 runner = self._runner
         return runner(inputs)
