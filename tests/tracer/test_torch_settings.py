@@ -337,6 +337,32 @@ def test_a_setting_that_stays():
     assert len(counter.graphs) == 1 and not counter.breaks
 
 
+@pytest.fixture
+def precision_by_backend():
+    """As torch's notes advise since 2.9; torch.get_float32_matmul_precision() raises from then on."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+def test_precision_that_was_set_by_backend(precision_by_backend):
+    with pytest.raises(RuntimeError, match="legacy and new"):
+        torch.get_float32_matmul_precision()
+    same(lambda x: x @ W, (X,), (Y,), graphs=1, backend="inductor")
+    same(lambda x: (x @ W, torch.get_float32_matmul_precision()), (X,), kinds=None, breaks=None)
+    assert torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def test_precision_that_was_set_by_backend_comes_back(precision_by_backend):
+    before = settings.snapshot()
+    torch.set_float32_matmul_precision("highest")
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+    settings.restore(before)
+    assert settings.snapshot() == before and torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
 def test_an_operator_that_fails_leaves_the_settings():
     def f(x, i):
         with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():

@@ -9,6 +9,7 @@ Tried on torch 2.11.0 (CUDA 13) and 2.13.0 (CPU).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -114,12 +115,14 @@ def lie_in_pool(tensors: Sequence[torch.Tensor], pool: Any) -> bool:
     return all(any(low <= address < high for low, high in segments) for address in addresses)
 
 
-_SETTINGS: tuple[Callable[[], Any], ...] = tuple(
+#: Not `_get_cublas_allow_tf32` and its like: they raise once a program has set `torch.backends.cuda.matmul.fp32_precision`.
+_PRECISIONS = tuple(
+    functools.partial(torch._C._get_fp32_precision_getter, "cuda", kind) for kind in ("matmul", "conv", "rnn")
+)
+
+_SETTINGS: tuple[Callable[[], Any], ...] = _PRECISIONS + tuple(
     getattr(torch._C, name)
     for name in (
-        "_get_cublas_allow_tf32",
-        "_get_cudnn_allow_tf32",
-        "_get_float32_matmul_precision",
         "_get_cublas_allow_fp16_reduced_precision_reduction",
         "_get_cublas_allow_bf16_reduced_precision_reduction",
         "_get_deterministic_algorithms",

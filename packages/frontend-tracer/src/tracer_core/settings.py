@@ -59,11 +59,31 @@ def _set_anomaly(value: tuple[bool, bool]) -> None:
     torch.set_anomaly_enabled(*value)
 
 
+def matmul_precision() -> str | tuple[str, ...]:
+    """What set_float32_matmul_precision was given. Where `torch.backends.cuda.matmul.fp32_precision` (or mkldnn's) was set
+    instead, torch refuses to put that into one word: then the precision of each backend."""
+    try:
+        return torch._C._get_float32_matmul_precision()
+    except RuntimeError:
+        return tuple([torch._C._get_fp32_precision_getter(backend, "matmul") for backend in _PRODUCTS])
+
+
+def _set_matmul_precision(value: str | tuple[str, ...]) -> None:
+    if isinstance(value, str):
+        torch._C._set_float32_matmul_precision(value)
+        return
+    for backend, precision in zip(_PRODUCTS, value, strict=True):
+        torch._C._set_fp32_precision_setter(backend, "matmul", precision)
+
+
+#: Backends whose products have a precision of their own.
+_PRODUCTS = ("cuda", "mkldnn")
+
 _add("anomaly", anomaly, _set_anomaly, torch.set_anomaly_enabled)
+_add("matmul_precision", matmul_precision, _set_matmul_precision, torch._C._set_float32_matmul_precision)
 _add("deterministic", deterministic, _set_deterministic, torch.use_deterministic_algorithms)
 for _name, _get, _set in (
     ("autocast_cache", "is_autocast_cache_enabled", "set_autocast_cache_enabled"),
-    ("matmul_precision", "_get_float32_matmul_precision", "_set_float32_matmul_precision"),
     ("flash_sdp", "_get_flash_sdp_enabled", "_set_sdp_use_flash"),
     ("mem_efficient_sdp", "_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
     ("math_sdp", "_get_math_sdp_enabled", "_set_sdp_use_math"),

@@ -29,14 +29,10 @@ def cuda_raw_stream(device: int) -> int:
 
 
 def tf32_allowed(convolution: bool) -> bool:
-    """Whether products (or convolutions) of float32 on CUDA may round to TF32 now; False where torch cannot say."""
+    """Whether products (or convolutions) of float32 on CUDA may round to TF32 now."""
     import torch
 
-    name = "_get_cudnn_allow_tf32" if convolution else "_get_cublas_allow_tf32"
-    try:
-        return bool(getattr(torch._C, name)())
-    except RuntimeError:  # settings of the old and of the new kind were mixed
-        return False
+    return bool(torch._C._get_fp32_precision_getter("cuda", "conv" if convolution else "matmul") == "tf32")
 
 
 def keep_device_busy(cycles: int) -> None:

@@ -89,6 +89,16 @@ for _name, _setting in settings.SETTINGS.items():
         _declare_question(_setting.get, _name)
 
 
+COUNTS[torch._C._get_float32_matmul_precision] = 0, 0
+
+
+@special(torch._C._get_float32_matmul_precision)
+def get_matmul_precision(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """torch's own word for it, or torch's own error (`settings.matmul_precision`)."""
+    ask(tracer, "matmul_precision")
+    return torch._C._get_float32_matmul_precision()
+
+
 @special(torch.is_autocast_enabled)
 def is_autocast_enabled(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _ask_autocast(tracer, torch.is_autocast_enabled, args or ["cuda"], kwargs, "enabled")
