@@ -211,6 +211,8 @@ class SimulatedGraph:
         self.device.replays += 1
 
     def reset(self) -> None:
+        if self.device.recording:
+            raise HazardError("a graph is destroyed during a capture")
         self.steps = None
 
 
@@ -219,6 +221,7 @@ class SimulatedDevice:
 
     def __init__(self) -> None:
         self.captures = self.replays = self.given_back = 0
+        self.recording = False  # in any thread
         self.waits: set[tuple[int, int]] = set()
         self.delay = 0.0
         self.pools: list[Pool] = []
@@ -256,7 +259,7 @@ class SimulatedDevice:
         if pool.tainted or (scratch is not None and scratch.tainted):
             raise HazardError("a capture in a pool in which one failed")
         recorder = Capture(pool)
-        self._local.capturing = True
+        self._local.capturing = self.recording = True
         try:
             with contextlib.nullcontext() if scratch is None else routed(Router(recorder, pool, scratch)):
                 with recorder:
@@ -267,7 +270,7 @@ class SimulatedDevice:
                 scratch.tainted = True
             raise
         finally:
-            self._local.capturing = False
+            self._local.capturing = self.recording = False
         self.captures += 1
         return SimulatedGraph(
             self, [one for one in (pool, scratch) if one is not None], recorder.steps
@@ -277,7 +280,7 @@ class SimulatedDevice:
         return all(pool.holds(one) for one in tensors)
 
     def synchronize(self) -> None:
-        if self.capturing():
+        if self.recording:
             raise HazardError("synchronised during a capture")
 
     def reserved_bytes(self) -> int:

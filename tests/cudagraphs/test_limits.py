@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import threading
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 import cudagraphs_backend
 import tracer_core
 from cudagraphs_backend.plugin import BACKEND
+from cudagraphs_backend.state import states
 from tests.cudagraphs.test_results import LARGE, large, same, small
 from tracer_core.eager_backend import compile_eager
 from tracer_core.plugin_api import OptionError, get_backend, resolve
@@ -288,3 +290,46 @@ def test_results_that_are_placed_wrongly_are_noticed(simulated, monkeypatch):
         for actual, expected in kept:
             same(actual, expected)
     assert simulated.replays == 6
+
+
+def test_a_recording_that_is_thrown_away_during_another_capture(simulated):
+    """By a finalizer, for instance. Destroying a graph, or waiting for the device, would end the capture with an error."""
+    compiled = simulated.compile(large)
+    for _ in range(3):
+        compiled(simulated.randn(LARGE))
+    (made,) = states.of(simulated.device).members
+    graph, device = made._graph, simulated.simulated
+    device.capture(made.close, device.new_pool(), ())
+    assert made.closed and graph.steps is not None
+    same(compiled(x := simulated.randn(LARGE)), large(x))
+    assert graph.steps is None  # the next recording threw it away
+
+
+def test_a_recording_that_is_thrown_away_while_another_thread_replays(simulated):
+    """Its memory comes back at the next replay, though nothing is recorded any more."""
+    compiled, other = simulated.compile(large), simulated.compile(lambda x: x.exp() * 2)
+    for _ in range(3):
+        compiled(simulated.randn(LARGE)), other(simulated.randn(LARGE))
+    state = states.of(simulated.device)
+    made, kept = sorted(state.members, key=lambda one: one.used)
+    graph = made._graph
+    with state.lock:
+        thread = threading.Thread(target=made.close)
+        thread.start()
+        thread.join()
+    assert graph.steps is not None
+    same(other(x := simulated.randn(LARGE)), x.exp() * 2)
+    assert graph.steps is None and kept._graph.steps is not None
+
+
+def test_recordings_that_are_collected_while_they_are_listed(simulated):
+    """The list is made before: a finalizer may run in the middle of the budget's sum."""
+    compiled = [simulated.compile(lambda x, k=k: (x * k).tanh()) for k in range(4)]
+    for one in compiled:
+        for _ in range(3):
+            one(simulated.randn(8))
+    state = states.of(simulated.device)
+    assert len(state.members) == 4
+    for one in state.members:
+        one.close()
+    assert state.members == [] and state.held_bytes() == 0

@@ -57,7 +57,7 @@ def test_not_recorded_where_it_does_not_pay(simulated, seconds, reason):
 def _runners():
     from cudagraphs_backend.runner import runners
 
-    return runners
+    return runners()
 
 
 def test_not_recorded_where_memory_is_short(simulated):

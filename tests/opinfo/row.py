@@ -26,7 +26,7 @@ from inductor_backend.compile_graph import compile_graph
 from inductor_backend.plugin import BACKEND
 from tests.opinfo.cases import KINDS, Case, spread
 from tests.opinfo.judge import Outcome, differs
-from tests.opinfo.unusual import EAGER_ASSERTS, NO_VALUES, UNSET_PARTS
+from tests.opinfo.unusual import EAGER_ASSERTS, NO_VALUES
 from tests.opinfo.values import Rounding, copied, leaves, nudged, rebuild, tensors, widened
 from tracer_core.plugin_api import hookimpl
 from tracer_core.stages import recording
@@ -140,10 +140,7 @@ def _to_cpu(leaf: Any) -> Any:
         return torch.device("cpu")
     if isinstance(leaf, str) and leaf.startswith("cuda"):
         return "cpu"
-    if not isinstance(leaf, torch.Tensor):
-        return leaf
-    here = leaf.detach().cpu()
-    return here.float() if here.dtype in (torch.bfloat16, torch.float16) else here  # not all kernels have them there
+    return leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf
 
 
 @contextlib.contextmanager
@@ -171,13 +168,6 @@ def outcomes(run: Callable[[Inputs], list[Any]], inputs: Inputs, gradients: bool
         Outcome(result, list(leaves(given)), mine)
         for result, given, mine in zip(results, inputs, found, strict=True)
     ]
-
-
-def _blanked(result: Any, unset: Sequence[int]) -> Any:
-    """A tuple with zeros for its parts that nobody has set: their sizes and dtypes are compared."""
-    if not isinstance(result, (tuple, list)):
-        return result
-    return type(result)(torch.zeros_like(x) if k in unset else x for k, x in enumerate(result))
 
 
 def _gradients(results: list[Any], inputs: Inputs) -> list[list[Any]]:
@@ -271,9 +261,7 @@ class Row:
 
     def outcomes(self, run: Any, cases: list[Case], change: Callable[[Any], Any] = copied) -> list[Outcome]:
         inputs = [change((case.args, case.kwargs)) for case in cases]
-        found = outcomes(run, inputs, cases[0].kind == "backward")
-        unset = UNSET_PARTS.get(self.op.name, ())
-        return [replace(one, result=_blanked(one.result, unset)) if unset else one for one in found]
+        return outcomes(run, inputs, cases[0].kind == "backward")
 
     def together(self, cases: list[Case], backend: Any) -> tuple[list[Case], str]:
         """Which cases of a group in one program are not as eager, and what differs."""

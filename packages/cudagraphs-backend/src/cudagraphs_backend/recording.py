@@ -18,7 +18,7 @@ import torch
 
 from cudagraphs_backend import lending, torch_private
 from cudagraphs_backend.layout import buffer_like, copy_of, results_of
-from cudagraphs_backend.state import DeviceState
+from cudagraphs_backend.state import DeviceState, Where
 from tracer_core.plugin_api import Runner
 
 #: From this many results on, copies are made by few kernels for all of them.
@@ -78,6 +78,7 @@ class Recording:
         self.used = next(state.ticks)
         self.closed = self.streamed = False
         self._state = state
+        self._where: Where | None = None  # of the last replay whose results stayed
         self._buffers = [buffer_like(inputs[index]) for index in plan.copied]
         given = list(inputs)
         for index, buffer in zip(plan.copied, self._buffers, strict=True):
@@ -111,7 +112,7 @@ class Recording:
         )  # a shared pool may have had the room already
         del own
         self._results(outputs, given)
-        state.members.add(self)
+        state.add(self)
 
     def _results(self, outputs: list[Any], given: list[Any]) -> None:
         """Remembers the results' memory, and how many owners it has while nobody else holds it."""
@@ -184,7 +185,9 @@ class Recording:
     def _replay(self, inputs: list[Any]) -> list[Any]:
         state = self._state
         self.used = next(state.ticks)
-        state.order()
+        where = state.order(self._where)
+        if self._kept:  # who had the results of the replay before read them on its stream, maybe to this moment
+            self._where = where
         if self._buffers:
             torch_private.copy_all(self._buffers, [inputs[index] for index in self.plan.copied])
         self._graph.replay()
@@ -221,11 +224,9 @@ class Recording:
         if self.closed:
             return
         self.closed = True
-        self._state.members.discard(self)
-        if not self._state.device.capturing():
-            self._state.device.synchronize()  # it may be running
-        self._graph.reset()
         lending.forget(getattr(self, "_keys", []))
+        held = self._buffers, getattr(self, "_outputs", None)
+        self._state.discard(self, self._graph, held)
         self._outputs, self._kept, self._storages, self._buffers, self._keys = [], [], [], [], []
 
     def __del__(self) -> None:

@@ -90,7 +90,13 @@ class Entry:
         self.reason = ""
 
 
-runners: weakref.WeakSet[GraphedRunner] = weakref.WeakSet()
+#: Those that are alive, by number. Not a WeakSet: other threads compile while somebody asks for a report.
+_runners: weakref.WeakValueDictionary[int, GraphedRunner] = weakref.WeakValueDictionary()
+
+
+def runners() -> list[GraphedRunner]:
+    """Those that are alive."""
+    return [one for one in (reference() for reference in _runners.valuerefs()) if one is not None]
 
 
 class GraphedRunner:
@@ -128,7 +134,7 @@ class GraphedRunner:
         self._replays = self._plain = 0
         self._lends = options.outputs == "saved" and spec.phase is Phase.BACKWARD
         self._streamed = False  # whether a program used a kept result on another stream: all are copied from then on
-        runners.add(self)
+        _runners[id(self)] = self
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         if self._device.capturing():

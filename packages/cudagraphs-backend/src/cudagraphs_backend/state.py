@@ -20,6 +20,9 @@ from cudagraphs_backend.options import CudaGraphsOptions
 
 T = TypeVar("T")
 
+#: A stream: its number, and what `Device.wait_for_stream` takes.
+Where = tuple[int, Any]
+
 
 class Member(Protocol):
     """What the budget knows of a recording. used: when it was last replayed, as a count. nbytes: what it holds."""
@@ -31,24 +34,58 @@ class Member(Protocol):
 
 
 class DeviceState:
-    """Mutable. members: the recordings that are alive (their owners are the graphs that they were made for)."""
+    """Mutable. members: the recordings that are alive, by weak references: their owners are the graphs they were made for."""
 
     def __init__(self, device: Device, where: torch.device) -> None:
         self.device, self.where = device, where
         self.lock = threading.RLock()
-        self.members: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._members: dict[int, weakref.ref[Member]] = {}
+        self._thrown: list[tuple[Graph, Any]] = []
         self.ticks = itertools.count(1)
         self._shared: tuple[Any, Graph] | None = None
-        self._last: int | None = None
-        self._last_stream: Any = None
+        self._last: Where | None = None
 
-    def order(self) -> None:
-        """Makes a replay on the current stream wait for the one before it, if that was on another stream."""
+    def add(self, member: Member) -> None:
+        self._members[id(member)] = weakref.ref(member)
+
+    @property
+    def members(self) -> list[Member]:
+        """The recordings that are alive. A list of its own: finalizers, which take members away, run at any time."""
+        found = [reference() for reference in list(self._members.values())]
+        return [one for one in found if one is not None]
+
+    def discard(self, member: Member, graph: Graph, memory: Any) -> None:
+        """Throws away a recording's graph, then its memory. Finalizers call it, in any thread: what they throw away while
+        somebody records waits for that to end, since no graph may be destroyed then, nor the device waited for."""
+        self._members.pop(id(member), None)
+        self._thrown.append((graph, memory))
+        self._empty()
+
+    def _empty(self) -> None:
+        if not self._thrown or self.device.capturing() or not self.lock.acquire(blocking=False):
+            return
+        try:
+            self.device.synchronize()  # they may be running
+            while self._thrown:
+                self._thrown.pop()[0].reset()
+        finally:
+            self.lock.release()
+
+    def order(self, earlier: Where | None = None) -> Where:
+        """Makes a replay on the current stream wait for the one before it, if that was on another stream. earlier: where
+        else there may be work that must be done first. Returns where it is: the same object until the stream changes."""
+        self._empty()
+        last = self._last
         stream = self.device.current_stream()
-        if stream != self._last:
-            if self._last_stream is not None:
-                self.device.wait_for_stream(self._last_stream)
-            self._last, self._last_stream = stream, self.device.stream_object()
+        if last is None or stream != last[0]:
+            if last is not None:
+                self.device.wait_for_stream(last[1])
+            self._last = stream, self.device.stream_object()
+        now = self._last
+        assert now is not None
+        if earlier is not None and earlier is not now and earlier[0] != stream:
+            self.device.wait_for_stream(earlier[1])
+        return now
 
     def shared_pool(self) -> Any:
         """The pool of the recordings that leave nothing in it after a replay. A recording of next to nothing keeps
@@ -63,6 +100,7 @@ class DeviceState:
         self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator], scratch: Any = None
     ) -> tuple[Graph, T, int]:
         """A recording of `body`, its result, and how much memory was taken for it."""
+        self._empty()
         self.device.give_back_memory()  # what plain runs left behind would not be used again
         before = self.device.reserved_bytes()
         try:
@@ -104,12 +142,13 @@ class DeviceState:
         """Throws every recording away and gives the memory back."""
         with self.lock:
             self.device.synchronize()
-            for member in list(self.members):
+            for member in self.members:
                 member.close()
+            self._empty()
             if self._shared is not None:
                 self._shared[1].reset()
             self._shared = None
-            self._last = self._last_stream = None
+            self._last = None
             self.device.give_back_memory()
 
 

@@ -76,7 +76,7 @@ def _called(graph: torch.fx.GraphModule) -> Runner:
 
 def report() -> list[Row]:
     """A row for every graph that was called since the last reset and is alive, and for those that are not recorded."""
-    rows = [one.row() for one in list(runner.runners)]
+    rows = [one.row() for one in runner.runners()]
     return sorted((row for row in rows if row.replays or row.plain), key=lambda row: row.name) + list(
         _refused
     )
@@ -89,7 +89,7 @@ def told() -> list[tuple[str, str]]:
 
 def reset() -> None:
     """Throws every recording away and gives its memory back; graphs record again when they are next called."""
-    for one in list(runner.runners):
+    for one in runner.runners():
         one.forget()
     states.clear()
     _refused.clear()
