@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core.stored import StoredError
+from tracer_core.portable import StoredError
 
 MODELS = {
     "resnet18": """
