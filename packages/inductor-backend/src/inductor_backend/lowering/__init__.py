@@ -3,6 +3,7 @@
 from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     activations,
     adaptive_pools,
+    concatenation,
     conv_backward,
     conv_pool,
     creation,

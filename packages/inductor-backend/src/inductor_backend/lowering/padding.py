@@ -1,4 +1,4 @@
-"""Padding by reflection and replication, unfolding into columns, shuffles of channels.
+"""Padding (by a constant, reflection, replication), unfolding into columns, shuffles of channels.
 
 In: graph nodes. Out: pointwise nodes that read at a position computed from the loop variable (gradients:
 scatters to such positions), or index maps only. What always holds: a computed position is inside the
@@ -229,3 +229,33 @@ def col2im(ctx: Lowering, x: Ref, sizes: Any, kernel: Any, dilation: Any, paddin
     target = zeros(ctx, wide, None)
     target.scatter("add", domain, place, lambda at: cast(columns.at(at), dtype))
     return Ref.of(target.buffer).slice(n + 1, padding[0], h).slice(n + 2, padding[1], w)
+
+
+@lower(aten.constant_pad_nd.default)
+def constant_pad_nd(ctx: Lowering, x: Ref, pads: Sequence[Any], value: Any = 0) -> Ref:
+    """Reads inside the operand, the constant outside it."""
+    rank, dtype = len(x.sizes), ctx.meta().dtype
+    before: list[Expr] = [0] * rank
+    padded = [False] * rank
+    for k in range(len(pads) // 2):
+        low, high = ctx.sizes.expr(pads[2 * k]), ctx.sizes.expr(pads[2 * k + 1])
+        before[rank - 1 - k] = low
+        padded[rank - 1 - k] = not (low == 0 and high == 0)
+
+    def body(at: Sequence[Index]) -> Any:
+        inside = None
+        position = [index - before[k] for k, index in enumerate(at)]
+        for k in range(rank):
+            if not padded[k]:
+                continue
+            here = make("index", attr=position[k])
+            size = make("index", attr=Index(x.sizes[k]))
+            test = make("bit_and", make("ge", here, const(0, torch.int64)), make("lt", here, size))
+            inside = test if inside is None else make("bit_and", inside, test)
+        if inside is None:
+            return x.at(position)
+        return make(
+            "masked_load", inside, const(value, dtype), attr=(x.buffer.name, x.place(position), x.dtype)
+        )
+
+    return ctx.pointwise(body, label="pad")

@@ -1,0 +1,106 @@
+"""Concatenations: `cat`, `stack`.
+
+In: graph nodes. Out: one buffer, each operand stored into its region of it (narrow operands on GPUs: chosen in one loop). What
+always holds: of a chain of concatenations (`cat_chains`) each operand is stored once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.index_expr import Expr, Index, mod, simplify, variables
+from inductor_backend.loop_ir.nodes import Buffer, Store
+from inductor_backend.loop_ir.values import cast, const, make
+from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
+
+
+@lower(aten.cat.default)
+def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
+    """One buffer, one store of a region for each part."""
+    sizes, dtype = ctx.shape(), ctx.meta().dtype
+    dim = dim % len(sizes)
+    chain = ctx.chains.get(ctx.node)
+    if chain is not None:
+        return _version(ctx, chain.cats, parts, dim)
+    parts = [part for part in parts if len(part.sizes) == len(sizes) and part.sizes[dim] != 0]
+    if len(parts) == 1 and parts[0].dtype == dtype:
+        return parts[0]
+    if ctx.gpu and _is_narrow(parts, dim):
+        return _selected(ctx, parts)
+    buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, ctx.strides()))
+    store_parts(ctx, buffer, parts, dim, 0)
+    return Ref.of(buffer)
+
+
+#: On GPUs rows of up to so many elements, of so many equal parts at most, are put together in one loop.
+NARROW, FEW_PARTS = 1024, 4
+
+
+def _is_narrow(parts: Sequence[Ref], dim: int) -> bool:
+    """Halves of rows, as in rotary embeddings: what the kernels that read them can choose from for themselves."""
+    if not 2 <= len(parts) <= FEW_PARTS or dim != len(parts[0].sizes) - 1:
+        return False
+    widths = {part.sizes[dim] for part in parts}
+    width = next(iter(widths))
+    return len(widths) == 1 and isinstance(width, int) and len(parts) * width <= NARROW
+
+
+def _selected(ctx: Lowering, parts: Sequence[Ref]) -> Ref:
+    """One loop that chooses between the parts, each read inside its bounds everywhere; readers may compute it inside
+    themselves, which a buffer of regions does not allow."""
+    width, dtype = parts[0].sizes[-1], ctx.meta().dtype
+
+    def body(at: Sequence[Index]) -> Any:
+        place, inside = make("index", attr=at[-1]), (*at[:-1], mod(at[-1], width))
+        result = cast(parts[-1].at(inside), dtype)
+        for number in range(len(parts) - 2, -1, -1):
+            before = make("lt", place, const(width * (number + 1), torch.int64))
+            result = make("where", before, cast(parts[number].at(inside), dtype), result)
+        return result
+
+    return ctx.pointwise(body, label="cat")
+
+
+def store_parts(ctx: Lowering, buffer: Buffer, parts: Sequence[Ref], dim: int, start: Expr) -> None:
+    """Stores each part into its region, the first one from `start` on."""
+    for part in parts:
+        index = list(variables(part.sizes))
+        value = cast(part.at(index), buffer.dtype)
+        index[dim] = index[dim] + start
+        ctx.add_loop(part.sizes, [False] * len(index), [Store((buffer.name,), tuple(index), value)], "cat")
+        start = simplify(start + part.sizes[dim])
+
+
+def _version(ctx: Lowering, cats: Sequence[torch.fx.Node], parts: Sequence[Ref], dim: int) -> Ref:
+    """One concatenation of a chain: only the parts that the shorter ones lack are stored."""
+    place = cats.index(ctx.node)
+    longest = cats[-1]
+    if longest not in ctx.versions:
+        fake = longest.meta["val"]
+        sizes = ctx.sizes.exprs(fake.shape)
+        strides = last_strides(sizes) if longest in ctx.last else None
+        ctx.versions[longest] = ctx.buffer(sizes, fake.dtype, strides)
+    whole = ctx.versions[longest]
+    buffer = whole
+    if ctx.node is not longest:
+        buffer = ctx.buffer(ctx.shape(), whole.dtype, whole.layout.strides)
+        buffer.storage = whole.name
+        ctx.versions[ctx.node] = buffer
+    done: int = 0
+    start: Expr = 0
+    if place > 0:
+        before = cats[place - 1]
+        done, start = len(before.args[0]), ctx.versions[before].layout.sizes[dim]  # type: ignore[arg-type]
+        ctx.program.extends[buffer.name] = ctx.versions[before].name
+    store_parts(ctx, buffer, parts[done:], dim, start)
+    return Ref.of(buffer)
+
+
+@lower(aten.stack.default)
+def stack(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
+    dim = dim % (len(parts[0].sizes) + 1)
+    return cat(ctx, [part.unsqueeze(dim) for part in parts], dim)
