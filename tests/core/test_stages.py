@@ -83,12 +83,21 @@ def test_the_debug_folder_numbers_the_files(tmp_path, monkeypatch):
         s.text = "other"
     written = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.*"))
     assert written == [
-        "graph_0/10_graph.py",
-        "graph_0/20_aten.py",
-        "graph_0/30_odd_name.txt",
-        "graph_1/10_graph.txt",
+        "graph_0/010_graph.py",
+        "graph_0/020_aten.py",
+        "graph_0/030_odd_name.txt",
+        "graph_1/010_graph.txt",
     ]
-    assert (tmp_path / "graph_0" / "20_aten.py").read_text() == "text of aten"
+    assert (tmp_path / "graph_0" / "020_aten.py").read_text() == "text of aten"
+
+
+def test_the_files_of_many_stages_sort_as_the_stages_finished(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACER_DEBUG", str(tmp_path))
+    for number in range(12):
+        with stages.stage(f"stage{number}", graph="graph_0") as s:
+            s.text = "text"
+    names = [path.stem.partition("_")[2] for path in sorted((tmp_path / "graph_0").iterdir())]
+    assert names == [f"stage{number}" for number in range(12)]
 
 
 def test_an_earlier_runs_folder_is_left_alone(tmp_path, monkeypatch):
@@ -98,7 +107,7 @@ def test_an_earlier_runs_folder_is_left_alone(tmp_path, monkeypatch):
     with stages.stage("graph", graph="graph_0") as s:
         s.text = "later"
     assert (tmp_path / "graph_0" / "10_graph.txt").read_text() == "earlier"
-    assert (tmp_path / "graph_0.1" / "10_graph.txt").read_text() == "later"
+    assert (tmp_path / "graph_0.1" / "010_graph.txt").read_text() == "later"
     assert stages.debug_folder("graph_0") == tmp_path / "graph_0.1"
 
 

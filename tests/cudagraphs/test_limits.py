@@ -81,6 +81,33 @@ def test_a_recording_that_fails(world, caplog):
     assert world.replays == 3
 
 
+@torch.library.custom_op("graphtests::large", mutates_args=())
+def needs_memory(x: torch.Tensor, free: int) -> torch.Tensor:
+    if cudagraphs_backend.report() and sum(row.recordings for row in cudagraphs_backend.report()) > free:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    return x * 2
+
+
+@needs_memory.register_fake
+def _(x, free):
+    return torch.empty_like(x)
+
+
+def test_a_call_that_finds_no_memory_gets_that_of_the_recordings(world, caplog):
+    recorded = world.compile(small)
+    x, y = world.randn(8), world.randn(8)
+    for _ in range(3):
+        recorded(x, y)
+    assert world.recordings == 1
+    other = world.compile(lambda x: torch.ops.graphtests.large(x, 0) + 1)
+    same(other(x), x * 2 + 1)
+    assert "some was free by then" in caplog.text and "at fault" not in caplog.text
+    assert world.recordings == 0
+    for _ in range(3):
+        same(recorded(x, y), small(x, y))
+    assert world.recordings == 1
+
+
 def test_the_error_of_a_program_is_its_own(world):
     @torch.library.custom_op("graphtests::fails", mutates_args=())
     def fails(x: torch.Tensor) -> torch.Tensor:

@@ -332,10 +332,14 @@ class GraphedRunner:
         warming = entry is None or entry.runs < self._options.warmup or not entry.results
         given = list(inputs) if warming else []  # what a backward has read last can be freed, but for that
         timing = None
-        if self._options.measured and entry is not None and entry.runs and entry.pace.wanted:
-            outputs, timing = self._device.timed(lambda: self._run(inputs))
-        else:
-            outputs = self._run(inputs)
+        try:
+            if self._options.measured and entry is not None and entry.runs and entry.pace.wanted:
+                outputs, timing = self._device.timed(lambda: self._run(inputs))
+            else:
+                outputs = self._run(inputs)
+        except torch.OutOfMemoryError:
+            self._state.make_room()  # for the program, which runs in this call's place
+            raise
         with self._lock:
             self._plain += 1
             entry = self._entries.get(key)

@@ -138,13 +138,19 @@ class DeviceState:
         mib = options.memory_mib
         return self.device.total_bytes() // 3 if mib is None else mib * 2**20
 
-    def clear(self) -> None:
-        """Throws every recording away and gives the memory back."""
+    def make_room(self) -> None:
+        """Throws every recording away and gives the memory back, as far as nobody holds results in it."""
         with self.lock:
             self.device.synchronize()
             for member in self.members:
                 member.close()
             self._empty()
+            self.device.give_back_memory()
+
+    def clear(self) -> None:
+        """Throws every recording away, and the pool that they shared."""
+        with self.lock:
+            self.make_room()
             if self._shared is not None:
                 self._shared[1].reset()
             self._shared = None

@@ -10,6 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import torch
+
 from tracer_core.logs import logger
 from tracer_core.plugin_api import Runner
 from tracer_core.stages import stage
@@ -44,8 +46,11 @@ _listeners: list[Callable[[str], None]] = []
 
 def graph_raised(function: str, backend: str, error: BaseException) -> None:
     """Says that a graph raised what the program that ran in its place did not raise. function: its name."""
-    text = (f"a graph of {function} raised {error!r}, which the program that ran in its place did not: unless the program "
-            f"catches it, backend {backend!r} is at fault (backend='eager' shows)")  # fmt: skip
+    if isinstance(error, torch.OutOfMemoryError):
+        why = "it needs less memory, or some was free by then; the next call tries the graph again"
+    else:
+        why = f"unless the program catches it, backend {backend!r} is at fault (backend='eager' shows)"
+    text = f"a graph of {function} raised {error!r}, which the program that ran in its place did not: {why}"
     logger().warning("%s", text)
     for listener in tuple(_listeners):
         listener(text)

@@ -2,7 +2,7 @@
 
 In: ``with stage("aten", graph="graph_0", suffix=".py") as s: s.text = ...`` round each step. Out: a
 `StageRecord` to whoever listens (observers, the current `recording`), a line under
-``TRACER_LOGS=stages``, and a numbered file ``<TRACER_DEBUG>/graph_0/20_aten.py``.
+``TRACER_LOGS=stages``, and a numbered file ``<TRACER_DEBUG>/graph_0/020_aten.py``.
 
 What always holds: a stage that raises is recorded too, with the exception as its text; records of one
 compile never mix with those of a compile on another thread; nothing here runs on a compiled call.
@@ -180,10 +180,10 @@ class DebugFolder:
             return self._folders[key]
 
     def next_file(self, folder: Path, stem: str, suffix: str) -> Path:
-        """``20_aten.py``: files sort in the order in which their stages finished."""
+        """``020_aten.py``: files sort in the order in which their stages finished."""
         with self._lock:
             number = self._numbers[folder] = self._numbers.get(folder, 0) + 10
-        return folder / f"{number:02d}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', stem)}{suffix}"
+        return folder / f"{number:03d}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', stem)}{suffix}"
 
     @staticmethod
     def _claim(root: Path, name: str) -> Path:
