@@ -19,7 +19,7 @@ from inductor_backend.compile_graph import Compilation, run_stages, start
 from inductor_backend.gpu import products
 from inductor_backend.options import InductorOptions
 from inductor_backend.plugin import BACKEND
-from inductor_backend.runtime.triton_build import compiled, target_of
+from inductor_backend.runtime.triton_compile import compiled, target_of
 from tracer_core import plugin_api
 from tracer_core.plugin_api import InputSpec, Role
 from tracer_core.testing.torch_graph import _Recorder

@@ -18,7 +18,8 @@ import triton
 from triton.runtime import driver as triton_driver
 
 from inductor_backend.runtime import triton_build, triton_ready, triton_tune
-from inductor_backend.runtime.triton_build import Kernel, load_kernels
+from inductor_backend.runtime.triton_build import load_kernels
+from inductor_backend.runtime.triton_compile import Kernel, target_of
 from tracer_core.plugin_api import BackendError
 
 CUDA = torch.device("cuda", 0)
@@ -50,7 +51,7 @@ def machine(monkeypatch, tmp_path):
     class Active:
         @staticmethod
         def get_current_target():
-            return triton_build.target_of(80)
+            return target_of(80)
 
     monkeypatch.setattr(torch.cuda, "device", Here)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

@@ -49,14 +49,15 @@ SCRIPT = """
 import ctypes, json, sys
 import torch
 from inductor_backend.runtime.cuda_launch import launches, slot
-from inductor_backend.runtime.triton_build import Kernel, LoadedKernel
+from inductor_backend.runtime.triton_build import LoadedKernel
+from inductor_backend.runtime.triton_compile import Kernel
 
 driver = ctypes.CDLL("libcuda.so.1")
 word = lambda name: ctypes.c_int64.in_dll(driver, name)
 kernel = Kernel("k", "", ["*bf16", "*fp32"], 1, {}, 4, 3, [("bf16", 64, 64), ("fp32", 32, 64)])
 plain = LoadedKernel(kernel, torch.device("cuda", 0), 222, 128, 30)
 copies = [{"block_size": [64, 64], "swizzle": 3}, {"block_size": [32, 32], "swizzle": 2}]
-loaded = LoadedKernel(kernel, torch.device("cuda", 0), 111, 384, 20, None, copies, None, plain)
+loaded = LoadedKernel(kernel, torch.device("cuda", 0), 111, 384, 20, copies, None, plain)
 matrices = [(0, 32, 500, slot(3), 2048), (1, 0, slot(2), 256, 1024)]
 run, description = launches(4, [(loaded, slot(2), [(0, 16), (1, 0), (2, 0)], matrices)])
 

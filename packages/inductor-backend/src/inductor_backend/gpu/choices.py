@@ -20,7 +20,8 @@ from inductor_backend.codegen.triton.kernel import NAME, TritonKernel
 from inductor_backend.codegen.triton.module import specification
 from inductor_backend.loop_ir.nodes import ExternNode, Layout, Program, Strided
 from inductor_backend.runtime import triton_tune
-from inductor_backend.runtime.triton_build import Kernel, build_side_by_side
+from inductor_backend.runtime.triton_build import build_side_by_side
+from inductor_backend.runtime.triton_compile import Kernel
 from tracer_core.plugin_api import logger
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
-from inductor_backend.codegen.triton.module import TritonModule
+from inductor_backend.codegen.triton.module import TritonModule, specification_of
 from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Step
 from inductor_backend.externs import interleaved
@@ -20,6 +20,7 @@ from inductor_backend.gpu.products import product_kernel, tiles_of
 from inductor_backend.loop_ir import verify
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node
 from inductor_backend.options import fusion_fuel
+from inductor_backend.runtime.triton_build import start_early
 from inductor_backend.schedule.fuse import fuse
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.memory_plan import Life, given_up, lives, plan_memory, touched_storages
@@ -122,6 +123,8 @@ def kernels(c: Compilation) -> None:
             if not kernel.looped:
                 kernel = replace(kernel, reusable=_reusable(c, body, kernel))
         c.kernels.append(kernel)
+        if kernel is not None:
+            start_early(specification_of(kernel), c.target.device)
 
 
 def _reusable(

@@ -1,60 +1,34 @@
 """From kernel texts to loaded kernels: Triton's compiler, in parallel, with its cache in our folder (`triton_ready`).
 
-In: `Kernel` descriptions as generated modules hold them. Out: `LoadedKernel`s, or compiled binaries for a target that
-is not there. What always holds: equal kernels of a process are compiled once; what Triton says of a kernel that it does
-not compile is a BackendError with the kernel's text.
+In: `Kernel` descriptions as generated modules hold them. Out: `LoadedKernel`s. What always holds: equal kernels of a
+process are compiled once; what Triton says of a kernel that it does not compile is a BackendError with the kernel's text.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
-import hashlib
-import linecache
 import os
-import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from inductor_backend.runtime import triton_ready
-from inductor_backend.runtime.triton_interpreter import blocks_of_program, interpreting
+from inductor_backend.runtime.triton_compile import (
+    Binary,
+    Kernel,
+    NotCompiled,
+    binary_of,
+    function_of,
+    remedy,
+)
+from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.runtime.triton_ready import active_target
+from inductor_backend.runtime.triton_workers import Workers, as_many_as_here
 from tracer_core.plugin_api import BackendError, logger
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """name: of the function in the text. pointers: their types (``*fp32``); sizes: number of int64 arguments after
-    them. constants: block sizes. warps: of a program. stages: passes of a loop whose loads are under way at once. matrices:
-    element type and block (rows, columns) of those that bulk copies read: arguments d0, d1, ... after the sizes."""
-
-    name: str
-    text: str
-    pointers: Sequence[str]
-    sizes: int
-    constants: Mapping[str, int]
-    warps: int
-    stages: int = 1
-    matrices: Sequence[tuple[str, int, int]] = ()
-
-    def key(self) -> str:
-        """Of what is compiled: the user's lines, in comments, are not."""
-        constants = sorted(self.constants.items())
-        parts = (
-            self.name,
-            re.sub(r"\A(?:#.*\n)+", "", self.text),
-            *self.pointers,
-            self.sizes,
-            constants,
-            self.warps,
-            self.stages,
-            *self.matrices,
-        )
-        return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
 
 @dataclass
@@ -68,7 +42,6 @@ class LoadedKernel:
     function: int = 0
     threads: int = 0
     shared: int = 0
-    compiled: Any = None
     copies: Sequence[Mapping[str, Any]] = ()
     interpreted: Any = None
     _unaligned: LoadedKernel | None = field(default=None, repr=False)
@@ -84,12 +57,8 @@ class LoadedKernel:
     def unaligned(self) -> LoadedKernel:
         """The same kernel for pointers of any alignment."""
         if self._unaligned is None:
-            self._unaligned = _load(
-                compiled(self.kernel, active_target(), aligned=False),
-                self.kernel,
-                self.device,
-                aligned=False,
-            )
+            found = _binary(binary_of, self.kernel, active_target(), False)
+            self._unaligned = _load(found, self.kernel, self.device, aligned=False)
         return self._unaligned
 
 
@@ -100,8 +69,7 @@ def load_kernels(kernels: Sequence[Kernel], device: torch.device) -> list[Loaded
             raise BackendError("inductor", "build", "Triton kernels on CPU tensors need TRITON_INTERPRET=1")
         return [LoadedKernel(kernel, device, interpreted=function_of(kernel)) for kernel in kernels]
     with torch.cuda.device(device):
-        target = active_target()
-        waiting = [_start(kernel, target) for kernel in kernels]
+        waiting = start(kernels)
         results = [future.result() for future in waiting]
         return [_load(result, kernel, device) for kernel, result in zip(kernels, results, strict=True)]
 
@@ -109,8 +77,7 @@ def load_kernels(kernels: Sequence[Kernel], device: torch.device) -> list[Loaded
 def load_what_compiles(kernels: Sequence[Kernel], device: torch.device) -> list[LoadedKernel | BackendError]:
     """For each kernel itself, or why it cannot run on the device."""
     with torch.cuda.device(device):
-        target = active_target()
-        waiting = [_start(kernel, target) for kernel in kernels]
+        waiting = start(kernels)
         found: list[LoadedKernel | BackendError] = []
         for kernel, future in zip(kernels, waiting, strict=True):
             try:
@@ -125,39 +92,38 @@ def load_what_compiles(kernels: Sequence[Kernel], device: torch.device) -> list[
 def build_side_by_side(kernels: Sequence[Kernel], device: torch.device) -> None:
     """Builds all of them and waits; what one's compiler says is told where the kernel is loaded."""
     with torch.cuda.device(device):
-        target = active_target()
-    wait([_start(kernel, target) for kernel in kernels])
+        waiting = start(kernels)
+    wait(waiting)
 
 
-def _load(result: Any, kernel: Kernel, device: torch.device, aligned: bool = True) -> LoadedKernel:
+def _load(found: Binary, kernel: Kernel, device: torch.device, aligned: bool = True) -> LoadedKernel:
     """On the current device. Triton's own loading would also build a launcher in C for each signature, 0.2 seconds each;
     `cuda_launch` launches ours."""
     from triton.runtime import driver  # heavy: triton
 
-    metadata, utils = result.metadata, driver.active.utils
-    if getattr(metadata, "global_scratch_size", 0):
+    utils = driver.active.utils
+    if found.scratch:
         raise BackendError("inductor", "build", f"kernel {kernel.name} asks for global scratch memory")
     number = torch.cuda.current_device() if device.index is None else device.index
     most = utils.get_device_properties(number)["max_shared_mem"]
-    if metadata.shared > most:
-        detail = f"kernel {kernel.name} needs {metadata.shared} bytes of shared memory, {device} has {most}"
+    if found.shared > most:
+        detail = f"kernel {kernel.name} needs {found.shared} bytes of shared memory, {device} has {most}"
         raise BackendError("inductor", "build", detail)
     try:
-        _, function, *facts = utils.load_binary(result.name, result.kernel, metadata.shared, number)
+        _, function, *facts = utils.load_binary(found.name, found.code, found.shared, number)
     except RuntimeError as error:  # the driver's
-        detail = f"kernel {kernel.name} cannot be loaded: {error}{triton_ready.remedy(error)}"
+        detail = f"kernel {kernel.name} cannot be loaded: {error}{remedy(error)}"
         raise BackendError("inductor", "build", detail) from error
-    threads = metadata.num_warps * 32
+    threads = found.warps * 32
     if len(facts) > 2 and threads > facts[2]:  # registers, spills, most threads
         detail = f"kernel {kernel.name} has {threads} threads, its registers allow {facts[2]}"
         raise BackendError("inductor", "build", detail)
-    copies = getattr(metadata, "tensordesc_meta", None) or ()
-    if aligned and len(copies) != len(kernel.matrices):
+    if aligned and len(found.copies) != len(kernel.matrices):
         detail = (
             f"kernel {kernel.name}: Triton does not say how its {len(kernel.matrices)} matrices are copied"
         )
         raise BackendError("inductor", "build", detail)
-    return LoadedKernel(kernel, device, function, threads, metadata.shared, result, copies)
+    return LoadedKernel(kernel, device, function, threads, found.shared, found.copies)
 
 
 @functools.cache
@@ -183,84 +149,56 @@ def _warm_up() -> None:
         logger().debug("warming up Triton: %s: %s", type(error).__name__, error)
 
 
-def target_of(capability: int) -> Any:
-    """A target by its compute capability (80, 90, ...), for compiling without a GPU."""
-    from triton.backends.compiler import GPUTarget  # heavy: triton
-
-    return GPUTarget("cuda", capability, 32)
-
-
-_futures: dict[tuple[str, Any], Future[Any]] = {}
+_futures: dict[tuple[str, Any], Future[Binary]] = {}
 _futures_lock = threading.Lock()
 
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2)), thread_name_prefix="triton")
+    pool = ThreadPoolExecutor(max(2, min(16, os.cpu_count() or 2)), thread_name_prefix="triton")
+
+    def end() -> None:
+        pool.shutdown(wait=False, cancel_futures=True)
+        _workers().end()
+
+    # Before Python waits for the pool's threads: an interrupted program would compile all that waits.
+    getattr(threading, "_register_atexit", atexit.register)(end)
+    return pool
 
 
-def _start(kernel: Kernel, target: Any) -> Future[Any]:
+@functools.cache
+def _workers() -> Workers:
+    def tell(why: str) -> None:
+        logger().warning("Triton's kernels are compiled by threads, which takes longer: %s", why)
+
+    return Workers(as_many_as_here(), tell)
+
+
+def start_early(kernel: Kernel, device: torch.device) -> None:
+    """Has it built while its graph is still being compiled; `load_kernels` tells what its compiler says."""
+    if device.type == "cuda" and torch.cuda.is_initialized():  # not for a device that is not there
+        with torch.cuda.device(device):
+            start([kernel])
+
+
+def start(kernels: Sequence[Kernel]) -> list[Future[Binary]]:
+    """Has them built for the current device, without waiting."""
+    target = active_target()
+    return [_start(kernel, target) for kernel in kernels]
+
+
+def _start(kernel: Kernel, target: Any) -> Future[Binary]:
     key = (kernel.key(), target)
     with _futures_lock:
         found = _futures.get(key)
         if found is None or (found.done() and found.exception() is not None):
-            found = _futures[key] = _pool().submit(compiled, kernel, target)
+            _workers().announce()
+            found = _futures[key] = _pool().submit(_binary, _workers().build, kernel, target)
         return found
 
 
-def compiled(kernel: Kernel, target: Any, aligned: bool = True) -> Any:
-    """Triton's CompiledKernel. aligned: pointers are multiples of 16 bytes."""
-    import triton  # heavy: triton
-    from triton.compiler import ASTSource
-
-    names = [f"p{k}" for k in range(len(kernel.pointers))]
-    signature = dict(zip(names, kernel.pointers, strict=True))
-    signature |= {f"ks{k}": "i64" for k in range(kernel.sizes)}
-    signature |= dict.fromkeys(kernel.constants, "constexpr")
-    constants: dict[str, Any] = dict(kernel.constants)
-    if kernel.matrices:
-        matrices = {f"d{k}": form for k, form in enumerate(kernel.matrices)}
-        if aligned:
-            signature |= {n: f"tensordesc<{kind}[{y}, {x}]>" for n, (kind, y, x) in matrices.items()}
-        else:
-            signature |= dict.fromkeys(matrices, "constexpr")
-            constants |= dict.fromkeys(matrices)
-        signature["BULK"], constants["BULK"] = "constexpr", aligned
-    attributes = {(k,): [["tt.divisibility", 16]] for k in range(len(names))} if aligned else {}
-    source = ASTSource(function_of(kernel), signature, constants, attributes)
+def _binary(build: Callable[..., Binary], *arguments: Any) -> Binary:
     try:
-        return triton.compile(source, target=target, options=_options(kernel, target))
-    except Exception as error:
-        detail = f"Triton does not compile {kernel.name}: {type(error).__name__}: {error}{triton_ready.remedy(error)}"
-        raise BackendError("inductor", "triton", f"{detail}\nThe kernel:\n{kernel.text}") from error
-
-
-def _options(kernel: Kernel, target: Any) -> dict[str, Any]:
-    from triton.backends.nvidia.compiler import CUDAOptions  # heavy: triton
-
-    # Numbers too small for full precision stay numbers, as in eager; an index out of range stops the device.
-    options = {
-        "num_warps": kernel.warps,
-        "num_stages": kernel.stages,
-        "enable_reflect_ftz": False,
-        "sanitize_overflow": False,
-    }
-    if "tl.device_assert" in kernel.text:
-        options["debug"] = True
-    known = CUDAOptions.__dataclass_fields__
-    return {name: value for name, value in options.items() if name in known}
-
-
-def function_of(kernel: Kernel) -> Any:
-    """The kernel's text as a Triton function (interpreted under TRITON_INTERPRET=1)."""
-    from inductor_backend.runtime import triton_device  # heavy: triton
-
-    file, text = f"/inductor/triton/{kernel.name}_{kernel.key()}.py", kernel.text
-    if interpreting():  # its loops want bounds that are Python's ints
-        text = re.sub(r"\bks(\d+)(?=[,)])", r"ks\1: tl.constexpr", text, count=kernel.sizes)
-        text = re.sub(r"tl\.range\(tl\.program_id\(0\), blocks,.*\):", "blocks_of_program(blocks):", text)
-    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    namespace: dict[str, Any] = {name: getattr(triton_device, name) for name in triton_device.__all__}
-    namespace |= {"__name__": "inductor_triton", "blocks_of_program": blocks_of_program}
-    exec(compile(text, file, "exec"), namespace)
-    return namespace[kernel.name]
+        return build(*arguments)
+    except NotCompiled as error:
+        raise BackendError("inductor", "triton", f"{error.detail}\nThe kernel:\n{error.text}") from error

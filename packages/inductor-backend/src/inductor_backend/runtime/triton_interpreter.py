@@ -1,7 +1,8 @@
 """Triton's interpreter: generated kernels on CPU tensors, without a GPU.
 
 In: TRITON_INTERPRET=1, set before triton is imported. Out: `interpreting()`, and `libdevice`, whose functions have
-the names of the device library and compute with NumPy and torch. What always holds: used by tests only.
+the names of the device library and compute with NumPy and torch. What always holds: used by tests only; neither is
+imported with this module, because the processes that compile kernels (`triton_workers`) import it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
-import torch
 
 
 def interpreting() -> bool:
@@ -21,6 +19,7 @@ def interpreting() -> bool:
 
 def blocks_of_program(count: Any) -> range:
     """The blocks that the program that is running walks over: ``tl.range`` with numbers that Python can count by."""
+    import numpy as np  # heavy: numpy
     from triton.runtime.interpreter import interpreter_builder  # heavy: triton
 
     number = int(np.asarray(count.handle.data).item()) if hasattr(count, "handle") else int(count)
@@ -28,6 +27,9 @@ def blocks_of_program(count: Any) -> range:
 
 
 def _through_torch(name: str) -> Callable[..., Any]:
+    import numpy as np  # heavy: numpy
+    import torch  # heavy: torch
+
     def apply(*arrays: Any) -> Any:
         tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in np.broadcast_arrays(*arrays)]
         return getattr(torch, name)(*tensors).numpy()
@@ -35,10 +37,7 @@ def _through_torch(name: str) -> Callable[..., Any]:
     return apply
 
 
-_NUMPY: dict[str, Callable[..., Any]] = {
-    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "fmod": np.fmod, "copysign": np.copysign,
-    "sqrt": np.sqrt,
-}  # fmt: skip
+_NUMPY = "floor ceil trunc rint fmod copysign sqrt"
 _TORCH = """
 exp exp2 expm1 log log2 log10 log1p rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc pow atan2
 """
@@ -48,13 +47,19 @@ class _Libdevice:
     """The device library's functions over interpreted blocks."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = _NUMPY.get(name) or (_through_torch(name) if name in _TORCH.split() else None)
-        if function is None:
+        import numpy as np  # heavy: numpy
+
+        if name in _NUMPY.split():
+            function = getattr(np, name)
+        elif name in _TORCH.split():
+            function = _through_torch(name)
+        else:
             raise AttributeError(f"libdevice.{name} has no interpreted form")
         return lambda *blocks, _semantic=None, **unused: _apply(function, blocks)
 
 
 def _apply(function: Callable[..., Any], blocks: tuple[Any, ...]) -> Any:
+    import numpy as np  # heavy: numpy
     import triton.language as tl  # heavy: triton
     from triton.runtime.interpreter import TensorHandle
 

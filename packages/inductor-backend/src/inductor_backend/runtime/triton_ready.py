@@ -105,16 +105,6 @@ def keep_triton_files_here() -> None:
         logger().warning("Triton's kernels are compiled again in each process (%s)", where)
 
 
-def remedy(error: BaseException) -> str:
-    """What to do about an error of Triton's compiler or loader that its cache may be the reason of; "" for others."""
-    where = os.environ.get("TRITON_CACHE_DIR", "~/.triton/cache")
-    if isinstance(error, OSError):
-        return f" (Triton's cache is {where}: make room there, or set TRITON_CACHE_DIR to another folder)"
-    if isinstance(error, ValueError) or "image is invalid" in str(error):
-        return f" (a file of Triton's cache may be damaged: remove {where})"
-    return ""
-
-
 def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 

@@ -16,7 +16,8 @@ import torch
 
 from inductor_backend.runtime.cuda_launch import Matrix, current_stream, launches
 from inductor_backend.runtime.entries import cache_directory, replace
-from inductor_backend.runtime.triton_build import Kernel, LoadedKernel, load_what_compiles
+from inductor_backend.runtime.triton_build import LoadedKernel, load_what_compiles
+from inductor_backend.runtime.triton_compile import Kernel
 from inductor_backend.torch_private import keep_device_busy
 from tracer_core.plugin_api import logger
 

@@ -17,7 +17,7 @@ from inductor_backend.codegen.writer import CodeWriter
 from inductor_backend.index_expr import Expr, simplify
 from inductor_backend.loop_ir.nodes import Program
 from inductor_backend.runtime.numbers import PITCH
-from inductor_backend.runtime.triton_build import Kernel
+from inductor_backend.runtime.triton_compile import Kernel
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class TritonModule:
 
     def _new_name(self, kernel: TritonKernel) -> str:
         """By what it computes: an equal kernel of another graph has the same name, and is compiled once."""
-        name = f"fused_{kernel.label}_{hashlib.sha256(repr(kernel).encode()).hexdigest()[:6]}"
+        name = _name_of(kernel)
         taken = any(name == other for other, _ in self.kernels.values())
         return f"{name}_{len(self.kernels)}" if taken else name
 
@@ -169,6 +169,17 @@ def _text_of(kernel: TritonKernel) -> TritonKernel:
         stages=kernel.stages,
         matrices=tuple(matrix.form() for matrix in kernel.matrices),
     )
+
+
+def _name_of(kernel: TritonKernel) -> str:
+    return f"fused_{kernel.label}_{hashlib.sha256(repr(kernel).encode()).hexdigest()[:6]}"
+
+
+def specification_of(kernel: TritonKernel) -> Kernel:
+    """What will be compiled for it, but for the lines of the user's that are named in its comments."""
+    key = _text_of(kernel)
+    name = _name_of(key)
+    return specification(key, name, key.text.replace(NAME, name))
 
 
 def blocks_of(kernel: TritonKernel) -> list[tuple[str, int, int]]:

@@ -153,5 +153,6 @@ from torch import empty_strided as empty
 from inductor_backend.output_support import example_tensor, expect, report
 from inductor_backend.runtime.cuda_launch import current_stream, launches, slot
 from inductor_backend.runtime.numbers import on_device
-from inductor_backend.runtime.triton_build import Kernel, load_kernels
+from inductor_backend.runtime.triton_build import load_kernels
+from inductor_backend.runtime.triton_compile import Kernel
 """
