@@ -43,7 +43,7 @@ from inductor_backend.schedule.absorb import absorb
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.early_writes import early_writes
 from inductor_backend.schedule.extern_choice import choose_externs
-from inductor_backend.schedule.fuse import Group, Plan, fuse, readers_outside
+from inductor_backend.schedule.fuse import Fusion, Group, Plan, readers_outside
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.memory_plan import MemoryPlan, given_up, lives, plan_memory, touched_storages
@@ -108,7 +108,7 @@ def _absorb(c: Compilation) -> None:
 
 
 def _fuse(c: Compilation) -> None:
-    c.plan = fuse(c.program, c.sizes, fusion_fuel() if c.options.fuse else 0)
+    c.plan = Fusion(c.program, c.sizes, fusion_fuel() if c.options.fuse else 0).run()
 
 
 def _externs(c: Compilation) -> None:

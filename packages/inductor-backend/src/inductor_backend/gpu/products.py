@@ -23,7 +23,7 @@ from inductor_backend.gpu.candidates import Work, candidates, device_of
 from inductor_backend.gpu.choices import Choice, Kernels, build_all, choose
 from inductor_backend.loop_ir.nodes import ExternNode, LoopNode, Program
 from inductor_backend.recorded import launches_of
-from inductor_backend.schedule.fuse import Group, fuse, readers_outside
+from inductor_backend.schedule.fuse import Fusion, Group, readers_outside
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.legal import Domain
@@ -56,7 +56,7 @@ def choose_products(c: Compilation) -> None:
     if not names:
         return
     inline(trial)
-    plan = fuse(trial, c.sizes)
+    plan = Fusion(trial, c.sizes).run()
     choices = []
     for group, needed in readers_outside(trial, plan.groups):
         if group.loops and group.loops[0].product:

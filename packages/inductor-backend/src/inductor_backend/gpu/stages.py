@@ -21,7 +21,7 @@ from inductor_backend.loop_ir import verify
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node
 from inductor_backend.options import fusion_fuel
 from inductor_backend.runtime.triton_build import start_early
-from inductor_backend.schedule.fuse import fuse
+from inductor_backend.schedule.fuse import Fusion
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.memory_plan import Life, given_up, lives, plan_memory, touched_storages
 from inductor_backend.schedule.reuse import owned_results, places_to_reuse
@@ -82,9 +82,8 @@ def _in_any_order(node: Node) -> Node:
 
 def fuse_for_gpu(c: Compilation) -> None:
     fuel = fusion_fuel() if c.options.fuse else 0
-    c.plan = fuse(
-        c.program, c.sizes, fuel, ROWS_OF_A_FUSED_REDUCTION, reads_scans=False, together=UPDATES_OF_A_KERNEL
-    )
+    rows, together = ROWS_OF_A_FUSED_REDUCTION, UPDATES_OF_A_KERNEL
+    c.plan = Fusion(c.program, c.sizes, fuel, rows, reads_scans=False, together=together).run()
 
 
 def externs(c: Compilation) -> None:

@@ -77,7 +77,12 @@ class Plan:
 
 
 class Fusion:
-    """Puts nodes into groups one by one, in program order. Mutable."""
+    """Puts nodes into groups one by one, in program order. Mutable.
+
+    fuel: the number of fusions allowed (None: all), to bisect a wrong result. rows: from how many a reduction's kernel may
+    hold other work. reads_scans: a kernel may read what it has scanned. together: how many small updates of inputs, which
+    nothing connects, share a kernel.
+    """
 
     def __init__(
         self,
@@ -295,20 +300,6 @@ def _written(group: Group) -> set[str]:
 
 def _scanned(node: LoopNode) -> set[str]:
     return {name for store in node.stores if store.scan is not None for name in store.buffers}
-
-
-def fuse(
-    program: Program,
-    sizes: SizeVars,
-    fuel: int | None = None,
-    rows: int = 8,
-    reads_scans: bool = True,
-    together: int = 1,
-) -> Plan:
-    """Groups of one program. fuel: the number of fusions allowed (None: all), to bisect a wrong result. rows: from
-    how many a reduction's kernel may hold other work. reads_scans: a kernel may read what it has scanned. together: how
-    many small updates of inputs, which nothing connects, share a kernel."""
-    return Fusion(program, sizes, fuel, rows, reads_scans, together).run()
 
 
 def readers_outside(
