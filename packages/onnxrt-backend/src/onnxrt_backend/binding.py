@@ -60,13 +60,13 @@ class BoundSession:
             for place, (index, name, dtype) in enumerate(one for one in exported.graph.inputs if one[1] not in frozen)
         ]
         self._forms = exported.graph.forms(spec)
-        self._outputs = [(form, form.name, element_type(form.dtype)) for form in self._forms]
+        #: (sizes where they are known and the buffer is the result, dtype, name, its number to ONNX Runtime, form) of each.
+        self._outputs = [
+            (form.plain, form.dtype, form.name, element_type(form.dtype), form) for form in self._forms
+        ]
         self._finish = exported.graph.finish
-        plain = [form.plain for form in self._forms]
-        #: All outputs, where their sizes are known and their buffers are the results: (sizes, dtype, name, kind) of each.
-        self._plain = None if None in plain else [
-            (sizes, form.dtype, name, kind) for sizes, (form, name, kind) in zip(plain, self._outputs, strict=True)
-        ]  # fmt: skip
+        #: Whether every buffer is the result as it is.
+        self._plain = all(form.plain is not None for form in self._forms)
         self._alarm = exported.alarm
         self._idle: deque[Binding] = deque()
         nowhere = torch.empty(1, device=spec.device)
@@ -85,7 +85,7 @@ class BoundSession:
         outputs: Sequence[Any] = buffers
         if binding.heard is not None and self._alarm.sounds(binding.heard()):
             outputs = self._alarm.eager(*inputs)
-        elif self._plain is None:
+        elif not self._plain:
             outputs = self._finish(self._forms, buffers, inputs)
         self._idle.append(binding)
         return outputs
@@ -94,18 +94,16 @@ class BoundSession:
         """Fresh memory for the results. What Python does here is cold after a session has run: every line costs."""
         device, place, bind, nowhere = self._device, self._place, binding.output, self._nowhere
         buffers = []
-        if self._plain is not None:
-            for index, (sizes, dtype, name, kind) in enumerate(self._plain):
+        for index, (sizes, dtype, name, kind, form) in enumerate(self._outputs):
+            if sizes is None:
+                buffer = form.allocate(inputs, device)
+                bind(name, place, kind, buffer.shape, buffer.data_ptr() or nowhere)
+            else:
                 buffer = torch.empty(sizes, dtype=dtype, device=device)
                 address = buffer.data_ptr() or nowhere
                 if binding.written.get(index) != address:  # often the memory of a result that was dropped
                     bind(name, place, kind, sizes, address)
                     binding.written[index] = address
-                buffers.append(buffer)
-            return buffers
-        for form, name, kind in self._outputs:
-            buffer = form.allocate(inputs, device)
-            bind(name, place, kind, buffer.shape, buffer.data_ptr() or nowhere)
             buffers.append(buffer)
         return buffers
 
