@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -246,3 +247,48 @@ def test_threads_share_the_heads(threads) -> None:
         finally:
             torch.set_num_threads(before)
     assert torch.equal(alone, together)
+
+
+LAYERS = {
+    "attention": lambda: nn.MultiheadAttention(64, 4, batch_first=True),
+    "norms first": lambda: nn.TransformerEncoderLayer(
+        64, 4, 96, batch_first=True, norm_first=True, activation="gelu"
+    ),
+    "norms last": lambda: nn.TransformerEncoderLayer(64, 4, 96, batch_first=True, layer_norm_eps=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_that_are_one_operator_without_gradients(name, texts) -> None:
+    """The fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer: no part of the graph is eager's."""
+    torch.manual_seed(0)
+    layer = LAYERS[name]().eval()
+    for parameter in layer.parameters():  # biases are zero and scales one at first
+        torch.nn.init.normal_(parameter, std=0.2)
+    x = torch.randn(3, 9, 64)
+
+    def function(x):
+        own = layer if x.dtype == torch.float32 else copy.deepcopy(layer).double()
+        return own(x, x, x, need_weights=False)[0] if name == "attention" else own(x)
+
+    fast = tracer_core.compile(lambda x: function(x) * 2)
+    with torch.no_grad():
+        result, truth = fast(x), function(x.double()) * 2
+        eager = function(x) * 2
+    assert len(texts) == 1 and texts[0].count("    run_attention(") == 1
+    assert result.stride() == eager.stride()
+    assert (result - truth).abs().max() <= 3 * (eager - truth).abs().max() + 1e-6
+
+
+def test_a_layer_with_a_mask_stays_one_operator() -> None:
+    """Rows that see nothing are the operator's own affair."""
+    torch.manual_seed(0)
+    layer, x = nn.MultiheadAttention(64, 4, batch_first=True).eval(), torch.randn(3, 9, 64)
+    mask = torch.rand(9, 9) < 0.5
+    mask[4] = True
+
+    def function(x):
+        return layer(x, x, x, need_weights=False, attn_mask=mask)[0] * 2
+
+    with torch.no_grad():
+        torch.testing.assert_close(tracer_core.compile(function)(x), function(x), equal_nan=True)

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -70,7 +71,8 @@ def captured(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[An
 
 def of_inference(model: torch.nn.Module, *inputs: torch.Tensor) -> tuple[Memory, Compilation]:
     """What one call without gradients allocates."""
-    mode, graph = captured(model, inputs)
+    with mock.patch.object(torch.overrides, "has_torch_function", lambda given: False):  # not the recorder's own mode
+        mode, graph = captured(model, inputs)
     with torch.no_grad():
         low = plugin_api.lower(
             graph.gm, graph.real_inputs, BACKEND, input_specs=graph.inputs, options=InductorOptions()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
@@ -12,7 +15,7 @@ import tracer_core
 from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.target import interpreted
 from tests.inductor.compiling import compiled
-from tests.triton_kernels.simulated_memory import MiB, of_module
+from tests.triton_kernels.simulated_memory import MiB, of_inference, of_module
 from tracer_core.aten import compact
 
 F = torch.nn.functional
@@ -74,6 +77,17 @@ def test_a_first_convolution_gets_its_gradient_as_the_others_do(stem):
     assert len(found) == 5
     assert all(one.layout.strides[1] == 1 for node in found for one in node.args[:3])
     assert not any("max_pool" in str(step.extern.target) for step in stem.backward.steps if step.extern is not None)
+
+
+def test_attention_layers_without_gradients_are_compiled_whole():
+    """Input, the sums before and after, a norm and the widest activation (four inputs): no part of a graph holds more."""
+    layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True, norm_first=True, activation="gelu")
+    layers = {f"layer_{number}": copy.deepcopy(layer).to("meta") for number in range(3)}
+    x = torch.empty(8, 128, 64, device="meta")
+    memory, made = of_inference(nn.Sequential(OrderedDict(layers)).eval(), x)
+    parameters = 3 * sum(one.nbytes for one in layer.parameters())
+    assert memory.peak - parameters <= 8.1 * x.nbytes
+    assert "fused_gelu" in made.text and "bmm" not in made.text
 
 
 POOLS = {

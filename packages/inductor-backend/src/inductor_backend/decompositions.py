@@ -1,6 +1,7 @@
 """Which ATen operators are decomposed before lowering.
 
-In: torch's decomposition tables, through `torch_private`. Out: `decompositions()`, operator -> function.
+In: torch's decomposition tables, through `torch_private`, and ours of whole layers. Out: `decompositions()`,
+operator -> function.
 What always holds: an operator with a lowering of its own is never in the table (its kernels are better
 and compile faster), nor one on the fallback table.
 """
@@ -14,14 +15,16 @@ from typing import Any
 import torch
 
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
+from inductor_backend.attention_layers import ATTENTION_LAYERS
 from inductor_backend.externs.fallbacks import FALLBACKS
 from inductor_backend.lowering.registry import LOWERINGS
 from inductor_backend.torch_private import core_decompositions
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """torch's core table without what this backend lowers or calls itself."""
-    return {op: fn for op, fn in _of_aten().items() if op not in LOWERINGS and op not in FALLBACKS}
+    """torch's core table without what this backend lowers or calls itself, and layers that are one operator."""
+    own = {op: fn for op, fn in _of_aten().items() if op not in LOWERINGS and op not in FALLBACKS}
+    return own | ATTENTION_LAYERS
 
 
 @functools.cache
