@@ -280,6 +280,34 @@ def test_layers_that_are_one_operator_without_gradients(name, texts) -> None:
     assert (result - truth).abs().max() <= 3 * (eager - truth).abs().max() + 1e-6
 
 
+@pytest.mark.parametrize("name", LAYERS)
+def test_such_layers_have_the_operators_own_strides(name) -> None:
+    torch.manual_seed(0)
+    layer, x = LAYERS[name]().eval(), torch.randn(9, 3, 64).transpose(0, 1)
+
+    def function(x):
+        return layer(x, x, x, need_weights=False)[0] if name == "attention" else layer(x)
+
+    with torch.no_grad():
+        result, eager = tracer_core.compile(function)(x), function(x)
+    torch.testing.assert_close(result, eager)
+    assert result.stride() == eager.stride()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_such_layers_under_autocast_have_eagers_dtype(name) -> None:
+    """They cast inside themselves: the graph runs eagerly."""
+    torch.manual_seed(0)
+    layer, x = LAYERS[name]().eval(), torch.randn(3, 9, 64)
+
+    def function(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return layer(x, x, x, need_weights=False)[0] if name == "attention" else layer(x)
+
+    with torch.no_grad():
+        assert torch.equal(tracer_core.compile(function)(x), function(x))
+
+
 def test_a_layer_with_a_mask_stays_one_operator() -> None:
     """Rows that see nothing are the operator's own affair."""
     torch.manual_seed(0)

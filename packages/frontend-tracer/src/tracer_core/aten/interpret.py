@@ -53,6 +53,9 @@ OUT_OF_PLACE_BERNOULLI = frozenset({torch.bernoulli, torch.Tensor.bernoulli, "be
 #: Captured calls whose kernel draws in another order where the tensor written to has gaps.
 IN_PLACE_NORMAL = frozenset({torch.Tensor.normal_, "normal_", aten.normal_.default})
 
+#: Operators that are layers: under autocast the products inside them are cast, of which their node says nothing.
+LAYERS = frozenset({torch._native_multi_head_attention, torch._transformer_encoder_layer_fwd})
+
 #: Names of functions whose C++ kernels cannot take symbolic sizes: with those the Python ones are used.
 SYMBOLIC_KERNELS = frozenset(
     {"lstm", "gru", "rnn_tanh", "rnn_relu", "interpolate", "upsample", "grid_sample"}
@@ -159,6 +162,8 @@ class Interpretation:
                 if node.target in INFERENCE_MODE_CALLS:
                     raise LoweringUnsupported("inference_mode inside a graph that computes gradients")
                 args, kwargs = self._args(node)
+                if node.target in LAYERS and torch.is_autocast_enabled(args[0].device.type):
+                    raise LoweringUnsupported(f"{node.target.__name__} casts inside itself under autocast")
                 if in_turn.writes(node.target, kwargs):
                     return in_turn.call(node.target, self._function(node), args, kwargs, self._eager_args(node))
                 return self._function(node)(*args, **kwargs)

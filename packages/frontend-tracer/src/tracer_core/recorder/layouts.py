@@ -89,6 +89,11 @@ def _angle(args: tuple[Any, ...]) -> torch.Tensor | None:
     return torch.empty(args[0].shape, device="meta") if args[0].dtype.is_complex else None
 
 
+def _contiguous(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Whatever the input is."""
+    return torch.empty(args[0].shape, device="meta")
+
+
 def _scattered(args: tuple[Any, ...]) -> torch.Tensor | None:
     """A copy of what is scattered into: with its strides, but for one place in memory of several elements (fakes of
     torch 2.11 keep those strides too)."""
@@ -144,6 +149,7 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
         ),
         _ldexp: (aten.ldexp.Tensor,),
         _angle: (aten.angle.default,),
+        _contiguous: (aten._transformer_encoder_layer_fwd.default,),
         _likelihoods: (aten.nll_loss2d_forward.default,),
         _unpooled: (aten.max_unpool2d.default,),
         _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
@@ -172,7 +178,7 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
 _OF_ALL_DEVICES = frozenset(
     operator
     for operator, rule in LAYOUTS.items()
-    if rule in (_filled, _elementwise, _ldexp) and operator is not aten.native_dropout_backward.default
+    if rule in (_filled, _contiguous, _elementwise, _ldexp) and operator is not aten.native_dropout_backward.default
 )
 
 
