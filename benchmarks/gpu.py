@@ -2,13 +2,15 @@
 
 A process per row and kind of compiler (eager, torch, ours; the modes of one kind one after the other, so the first call is
 that of the first mode): seconds of the first call (capture, compile, run; empty caches), milliseconds of a call
-with a synchronisation each (latency) and of one in a row of calls (back to back), MiB of peak memory, greatest error
-relative to eager's largest value. Resumable: a row that is in the file of results is not measured again. TF32 is allowed.
+with a synchronisation each (latency) and of one in a row of calls (back to back), MiB of memory (comments in `_one`), greatest
+error relative to eager's largest value. A mode is dropped before the next one starts; what it leaves behind is among the results.
+Resumable: a row that is in the file of results is not measured again. TF32 is allowed.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -170,19 +172,46 @@ def measure(row: str, compilers: list[str]) -> dict[str, dict[str, Any]]:
     torch.cuda.synchronize()
     found = {}
     for number, compiler in enumerate(compilers):
+        before = _at_rest(parameters, torch)
         step = _step(_compiled(compiler, function), inputs, parameters, training)
         found[compiler] = _one(step, expected, torch)
+        if compiler.startswith("ours"):
+            found[compiler]["recordings_MiB"] = _recordings()
+        found[compiler]["at_rest_MiB"] = _at_rest(parameters, torch)
+        del step
+        if compiler.startswith("torch"):
+            torch.compiler.reset()  # else its code stays with the model's
+        found[compiler]["left_MiB"] = round(_at_rest(parameters, torch) - before, 1)
         if number:
             found[compiler]["first_s"] = None  # an earlier mode has warmed the compiler
         print(json.dumps(found), flush=True)
     return found
 
 
+def _at_rest(parameters: list[Any], torch: Any) -> float:
+    """MiB that are taken from the device while nobody holds a result or a gradient."""
+    for parameter in parameters:
+        parameter.grad = None
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return round(torch.cuda.memory_reserved() / 2**20, 1)
+
+
+def _recordings() -> float:
+    """MiB that recordings of ours hold."""
+    import cudagraphs_backend
+
+    return round(sum(row.nbytes for row in cudagraphs_backend.report()) / 2**20, 1)
+
+
 def _one(step: Callable[[], Any], expected: Any, torch: Any) -> dict[str, Any]:
+    torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
     result = step()
     torch.cuda.synchronize()
     first = time.perf_counter() - started
+    plain = torch.cuda.max_memory_allocated() / 2**20
     for _ in range(4):
         result = step()
     torch.cuda.synchronize()
@@ -204,10 +233,11 @@ def _one(step: Callable[[], Any], expected: Any, torch: Any) -> dict[str, Any]:
         "first_s": round(first, 2),
         "latency_ms": round(latency, 4),
         "back_to_back_ms": round(back_to_back, 4),
+        "plain_peak_MiB": round(plain, 1),  # of the first call, which no compiler records
         "peak_MiB": round(peak, 1),
         "reserved_MiB": round(reserved, 1),  # with the pools of recordings, whose free blocks are not in the peak
         "steady_peak_MiB": round(steady, 1),  # the same of a step after all recordings were made
-        "steady_reserved_MiB": round(held, 1),
+        "steady_reserved_MiB": round(held, 1),  # less `plain_peak_MiB`: what recordings and results that stay valid cost
         "error": float(error),
         "device": torch.cuda.get_device_name(0),
     }
