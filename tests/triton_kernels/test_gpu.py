@@ -174,6 +174,17 @@ def test_models(name, phase):
             assert mine <= max(4 * eager, 1e-3), (where, mine, eager)
 
 
+def kept(fn):
+    """The compiled function, and a list that gets what is made of each of its graphs."""
+    made = []
+
+    def compile_and_keep(gm, spec):
+        made.append(compile_graph(gm, spec))
+        return made[-1]
+
+    return tracer_core.compile(fn, backend=replace(BACKEND, compile=compile_and_keep)), made
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_a_causal_mask_of_the_programs_own_is_a_flag(dtype):
     def program(q):
@@ -181,16 +192,11 @@ def test_a_causal_mask_of_the_programs_own_is_a_flag(dtype):
         mask = places[None, :] <= places[:, None]
         return F.scaled_dot_product_attention(q, q * 2, q + 1, attn_mask=mask[None, None])
 
-    made = []
-
-    def compile_and_keep(gm, spec):
-        made.append(compile_graph(gm, spec))
-        return made[-1]
-
     q = torch.randn(2, 256, 4, 64, device="cuda", dtype=dtype).transpose(1, 2)
+    fast, made = kept(program)
     with torch.no_grad():
         expected = program(q)
-        found = tracer_core.compile(program, backend=replace(BACKEND, compile=compile_and_keep))(q)
+        found = fast(q)
     torch.testing.assert_close(found, expected, **tolerance(dtype))
     flash = dtype == torch.bfloat16
     (extern,) = made[0].artifact.externs
@@ -228,14 +234,36 @@ def test_other_streams():
         torch.testing.assert_close(result, expected)
 
 
-def test_an_input_on_the_cpu_moves_inside():
-    def trig(x, y):
-        return torch.cos(x.cuda()) + torch.sin(y.cuda())
+def launched(fn, *inputs):
+    """Names of the kernels that the device runs in a call (copies are none)."""
+    from torch.profiler import ProfilerActivity, profile
 
-    fast = tracer_core.compile(trig)
-    for device in ("cpu", "cuda"):
-        x, y = torch.randn(10_000, device=device), torch.randn(10_000, device=device)
-        torch.testing.assert_close(fast(x, y), trig(x, y))
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+        fn(*inputs)
+        torch.cuda.synchronize()
+    names = [event.name for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    return [name for name in names if not name.startswith(("Memcpy", "Memset"))]
+
+
+def trig(x, y):
+    return torch.cos(x.cuda()) + torch.sin(y.cuda())
+
+
+@pytest.mark.parametrize("places", ["cpu cpu", "cuda cuda", "cpu cuda"])
+def test_trigonometry_with_cuda_inside_is_one_kernel(places):
+    """Wherever the inputs are: one kernel, one load per input, one store; inputs on the CPU are copied before it."""
+    fast, made = kept(trig)
+    inputs = [torch.randn(10_000, device=device) for device in places.split()]
+    for _ in range(3):
+        assert torch.equal(fast(*inputs), trig(*inputs))
+    (graph,) = made
+    text = graph.artifact.text
+    assert text.count("@triton.jit") == 1 and graph.artifact.kernels == 1
+    assert text.count("tl.load(") == 2 and text.count("tl.store(") == 1
+    assert len(graph.artifact.externs) == places.count("cpu")
+    assert len(launched(trig, *inputs)) == 3  # cos, sin, add
+    (kernel,) = launched(fast, *inputs)
+    assert "cos_sin_add" in kernel
 
 
 def test_shapes_that_change():

@@ -32,6 +32,7 @@ def report(tmp_path_factory):
         "scans",
         "long scans",
         "index",
+        "beyond 32 bits",
         "bfloat16",
         "linear, gelu",
         "TF32",
@@ -58,6 +59,14 @@ def test_own_products_use_tensor_cores_and_load_ahead(report, name):
 def test_an_index_out_of_range_stops_the_device(report):
     assert report["index"]["asserts"]
     assert not report["transpose"]["asserts"]
+
+
+def test_offsets_have_64_bits_where_32_might_not_do(report):
+    """That they are right is seen on a GPU (test_wide.py)."""
+    large, row, rows = report["beyond 32 bits"]["sources"]
+    assert all("pid = tl.program_id(0).to(tl.int64)" in text for text in (large, row, rows))
+    assert "for number in range(0, " in row and "for start in" not in row
+    assert not any("int64" in text for text in report["transpose"]["sources"])
 
 
 def test_trigonometry_is_one_kernel_one_load_per_input_one_store(report):

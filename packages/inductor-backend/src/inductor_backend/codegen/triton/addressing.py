@@ -8,7 +8,8 @@ depends on; offsets are 64 bits wide where 32 might not do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 
 from inductor_backend.codegen.cpp.loops import LoopNest, loop_nest, walk
 from inductor_backend.codegen.index_text import index_text
@@ -188,6 +189,18 @@ class Addressing:
         reduced = self.tile.reduced
         if reduced is not None and not self.tile.looped:
             self.write_axis(reduced, "")
+
+    @contextlib.contextmanager
+    def passes(self, axis: Axis) -> Iterator[None]:
+        """A loop over an axis, block by block, the first one's number in `start`. Triton takes an end of 2^31 and more for an
+        unsigned number of 32 bits, which the loop's comparison reads as negative: such a loop counts its passes."""
+        if isinstance(axis.numel, int) and axis.numel > NARROW:
+            with self.out.block_python(f"for number in range(0, {-(-axis.numel // axis.block)}):"):
+                self.out.line(f"start = (number + tl.zeros([], tl.int64)) * {axis.constant}")
+                yield
+            return
+        with self.out.block_python(f"for start in range(0, {self.size(axis.numel)}, {axis.constant}):"):
+            yield
 
     def write_axis(self, axis: Axis, program: str) -> None:
         place = self.tile.axes.index(axis)

@@ -285,7 +285,7 @@ class TritonKernelWriter(Addressing):
             self._lines(reducer.start, "", names)
         for _, scanner in scanners:
             self._lines(scanner.start, "", names)
-        with self.out.block_python(f"for start in range(0, {self.size(reduced.numel)}, {reduced.constant}):"):
+        with self.passes(reduced):
             self.write_axis(reduced, "start")
             scope = dict(names)
             self.emit(values, scope, True)

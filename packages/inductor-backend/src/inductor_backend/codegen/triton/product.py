@@ -160,7 +160,7 @@ class ProductKernelWriter(TritonKernelWriter):
         terms = self.left_tile.axes[1]
         line = self.out.line
         line(f"total = tl.zeros([{y.constant}, {x.constant}], tl.float32)")
-        with self.out.block_python(f"for start in range(0, {self.size(terms.numel)}, RBLOCK):"):
+        with self.passes(terms):
             texts = [
                 self._factor(factor, tile, name)
                 for factor, tile, name in zip(
