@@ -179,6 +179,10 @@ class Index:
                 yield from atom.base.indirect_values()
 
 
+#: A position: an index for each dimension.
+At = Sequence[Index]
+
+
 def variable(position: int, size: Expr) -> Index:
     """The loop variable as an Index; 0 where its only value is 0."""
     return Index() if isinstance(size, int) and size == 1 else Index(0, {Var(position, size): 1})

@@ -1,7 +1,7 @@
 """The op vocabulary of loop bodies: every operation that a body may contain, written once.
 
 In: nothing. Out: `OPS`, name -> `OpSpec`. What always holds: every handler (C++, reference, printer)
-covers exactly this table (tests/inductor/test_op_coverage.py), and an op name that is not here cannot
+covers exactly this table (tests/inductor/test_tables.py), and an op name that is not here cannot
 be built (`values.make` raises). Values are bool, integers, float32 or float64: 16-bit floats exist in
 memory only; `load` widens them to float32 and a store rounds to nearest even.
 """

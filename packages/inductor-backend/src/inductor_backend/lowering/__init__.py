@@ -5,7 +5,7 @@ from inductor_backend.lowering import (  # noqa: F401  (importing registers)
     adaptive_pools,
     concatenation,
     conv_backward,
-    conv_pool,
+    convolution,
     creation,
     dropout,
     foreach,

@@ -1,8 +1,8 @@
-"""Adaptive pooling, whose windows differ in size, and gradients of average pools.
+"""Adaptive pooling, whose windows differ in size.
 
 In: graph nodes. Out: pointwise nodes where windows are small, a reduction where they are large. What always
 holds: window o of O over n elements is [o * n // O, ceil((o + 1) * n / O)), as eager has it, for symbolic
-sizes too; a gradient is gathered from the windows that hold an element, in ascending order.
+sizes too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Expr, Index, flatten, floordiv, product, simplify
+from inductor_backend.index_expr import At, Expr, Index, flatten, floordiv, product, simplify
 from inductor_backend.index_expr import contiguous_strides as dense_strides
 from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref
@@ -21,22 +21,16 @@ from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.pools import (
     LARGEST_WINDOW,
     Element,
-    Windows,
     both,
     greatest,
     greatest_and_where,
-    inside,
     least_value,
     number,
-    reach,
     read_if,
-    windows,
 )
 from inductor_backend.lowering.reduction import as_number
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.ops import compute_dtype
-
-At = Sequence[Index]
 
 
 def _start(at: Index, size: Expr, outputs: Expr) -> Index:
@@ -78,7 +72,7 @@ def _elements(
     return found
 
 
-def _divisor(
+def window_size(
     at: At, lead: int, spatial: Sequence[Expr], outputs: Sequence[Expr], dtype: torch.dtype
 ) -> Value:
     """The number of elements of a window."""
@@ -112,7 +106,7 @@ def _adaptive_avg(rank: int) -> Any:
             return call_fallback(ctx, ctx.node.target, [x, list(sizes)], {})
 
         def divisor(at: At) -> Value:
-            return _divisor(at, lead, spatial, outputs, dtype)
+            return window_size(at, lead, spatial, outputs, dtype)
 
         counts = [w for w in widest if w is not None]
         if product(counts) <= LARGEST_WINDOW:  # type: ignore[operator]
@@ -185,135 +179,3 @@ def _adaptive_max(rank: int) -> Any:
 
 lower(aten.adaptive_max_pool2d.default)(_adaptive_max(2))
 lower(aten.adaptive_max_pool3d.default)(_adaptive_max(3))
-
-
-# gradients ---------------------------------------------------------------------------------------
-
-
-def _gathered(
-    dy: Ref,
-    at: At,
-    lead: int,
-    choices: Sequence[Sequence[tuple[Index, Value | None]]],
-    dtype: torch.dtype,
-    divided: Any,
-) -> Value:
-    """The sum over the windows that hold an element; choices: for each dimension the windows that may."""
-    total: Value | None = None
-    for windows_ in itertools.product(*choices):
-        test: Value | None = None
-        for _, one in windows_:
-            test = both(test, one)
-        position = [*at[:lead], *(place for place, _ in windows_)]
-        value = divided(read_if(dy, position, test, dtype, 0), position)
-        total = value if total is None else make("add", total, value)
-    assert total is not None
-    return total
-
-
-def _candidates(
-    w: Windows, k: int, here: Index, size: Expr, outputs: Expr
-) -> list[tuple[Index, Value | None]]:
-    """The windows of one dimension that may hold the element, in ascending order, each with its test."""
-    kernel, stride, padding = w.kernel[k], w.stride[k], w.padding[k]
-    exact = kernel == stride and padding == 0 and isinstance(size, int) and isinstance(outputs, int)
-    if exact and outputs * stride == size:
-        return [(floordiv(here, stride), None)]
-    newest = floordiv(here + padding, stride)
-    found: list[tuple[Index, Value | None]] = []
-    for back in reversed(range(-(-kernel // stride))):
-        window = newest - back
-        test = inside(window, outputs, low=back > 0)
-        if kernel % stride or kernel < stride:
-            end = window * stride + (kernel - padding)
-            test = both(test, make("lt", number(here), number(end)))
-        found.append((window, test))
-    return found
-
-
-def _avg_backward(rank: int) -> Any:
-    def lowering(
-        ctx: Lowering,
-        dy: Ref,
-        x: Ref,
-        kernel: Any,
-        stride: Any,
-        padding: Any,
-        ceil_mode: bool,
-        count_include_pad: bool,
-        divisor_override: Any,
-    ) -> Ref:
-        w = windows(rank, kernel, stride, padding)
-        dtype = compute_dtype(dy.dtype)
-        lead, spatial, outputs = len(x.sizes) - rank, x.sizes[-rank:], dy.sizes[-rank:]
-        if any(-(-k // s) > 8 for k, s in zip(w.kernel, w.stride, strict=True)):
-            args = [dy, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override]
-            return call_fallback(ctx, ctx.node.target, args, {})
-
-        def size_of(position: At) -> Value:
-            if divisor_override is not None:
-                return const(divisor_override, dtype)
-            total = const(1, dtype)
-            for k in range(rank):
-                begin = position[lead + k] * w.stride[k] - w.padding[k]
-                total = make("mul", total, _window_size(begin, k))
-            return total
-
-        def _window_size(begin: Index, k: int) -> Value:
-            if count_include_pad:
-                part = reach(begin, w.kernel[k], spatial[k], w.padding[k], dtype)
-                return part if ceil_mode else const(w.kernel[k], dtype)
-            if w.padding[k] == 0 and not ceil_mode:
-                return const(w.kernel[k], dtype)
-            end = make("minimum", number(begin + w.kernel[k]), number(Index(spatial[k])))
-            first = make("maximum", number(begin), const(0, torch.int64))
-            return cast(
-                make("maximum", make("sub", end, first), const(1, torch.int64)), dtype
-            )  # 0: no window
-
-        def body(at: At) -> Value:
-            choices = [_candidates(w, k, at[lead + k], spatial[k], outputs[k]) for k in range(rank)]
-            return _gathered(
-                dy, at, lead, choices, dtype, lambda value, position: make("div", value, size_of(position))
-            )
-
-        return ctx.pointwise(body, label="avg_pool_backward")
-
-    return lowering
-
-
-lower(aten.avg_pool2d_backward.default)(_avg_backward(2))
-lower(aten.avg_pool3d_backward.default)(_avg_backward(3))
-
-
-def _adaptive_avg_backward(rank: int) -> Any:
-    def lowering(ctx: Lowering, dy: Ref, x: Ref) -> Ref:
-        dtype, lead = compute_dtype(dy.dtype), len(x.sizes) - rank
-        spatial, outputs = x.sizes[-rank:], dy.sizes[-rank:]
-        known = all(isinstance(v, int) for v in (*spatial, *outputs))
-        whole = all(size == 1 for size in outputs)
-        if not whole and (not known or any(n % o for n, o in zip(spatial, outputs, strict=True))):  # type: ignore[operator]
-            return call_fallback(
-                ctx, ctx.node.target, [dy, x], {}
-            )  # uneven: divisions cost more than they save
-
-        def choices(here: Index, size: Expr, output: Expr) -> list[tuple[Index, Value | None]]:
-            """The one window that holds an element."""
-            return [(Index() if output == 1 else floordiv(here, size // output), None)]  # type: ignore[operator]
-
-        def divided(value: Value, position: At) -> Value:
-            if whole:
-                return make("div", value, as_number(product(spatial), dtype))
-            return make("div", value, _divisor(position, lead, spatial, outputs, dtype))
-
-        def body(at: At) -> Value:
-            options = [choices(at[lead + k], spatial[k], outputs[k]) for k in range(rank)]
-            return _gathered(dy, at, lead, options, dtype, divided)
-
-        return ctx.pointwise(body, label="avg_pool_backward")
-
-    return lowering
-
-
-lower(aten._adaptive_avg_pool2d_backward.default)(_adaptive_avg_backward(2))
-lower(aten._adaptive_avg_pool3d_backward.default)(_adaptive_avg_backward(3))

@@ -13,14 +13,13 @@ from typing import Any
 import torch
 
 from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Index, product, simplify
+from inductor_backend.index_expr import At, product, simplify
 from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref, broadcast
 from inductor_backend.lowering.reduction import as_number, count, variance_nodes
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.ops import compute_dtype
 
-At = Sequence[Index]
 PerChannel = Callable[[At], Value]
 
 

@@ -7,12 +7,11 @@ of a norm decides the reduction as eager's kernels do (0 counts, infinities are 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Index
+from inductor_backend.index_expr import At, Index
 from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
@@ -20,8 +19,6 @@ from inductor_backend.lowering.indexing import indirect
 from inductor_backend.lowering.reduction import as_number, reduced_input
 from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_dims
 from inductor_backend.ops import compute_dtype
-
-At = Sequence[Index]
 
 
 def norm_term(value: Value, order: float) -> tuple[str, Value]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Expr, Index, Indirect, product, simplify, variables
+from inductor_backend.index_expr import At, Expr, Index, Indirect, product, simplify, variables
 from inductor_backend.loop_ir.nodes import Store
 from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref
@@ -21,8 +21,6 @@ from inductor_backend.lowering.pools import both, inside, number, read_if
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import zeros
 from inductor_backend.ops import compute_dtype
-
-At = Sequence[Index]
 
 
 def known(position: Value, size: Expr) -> Index:

@@ -1,8 +1,8 @@
-"""Gradients of max pooling.
+"""Gradients of pooling.
 
-In: graph nodes. Out: on GPUs a pointwise node: each element looks at the windows that it lies in, and takes the gradients of
-those that chose it; on CPUs a scatter. What always holds: an element's terms are added in the order of the windows,
-in float32 at least; every run gives the same bits.
+In: graph nodes. Out: a pointwise node: each element looks at the windows that it lies in, in ascending order, and takes their
+gradients, of max pooling those of the windows that chose it; for max pooling on CPUs a scatter. What always holds: an
+element's terms are added in the order of the windows, in float32 at least; every run gives the same bits.
 
 The gather needs no zeros to begin with, and what made the operand (a normalisation and an activation, mostly) is not made
 again for an operator that asks for its sizes only. It becomes part of the loops that read it.
@@ -11,16 +11,19 @@ again for an operator that asks for its sizes only. It becomes part of the loops
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Index, flatten, floordiv
+from inductor_backend.index_expr import At, Expr, Index, flatten, floordiv, product
 from inductor_backend.index_expr import contiguous_strides as dense_strides
 from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref
+from inductor_backend.lowering.adaptive_pools import window_size
 from inductor_backend.lowering.fallback import call_fallback
-from inductor_backend.lowering.pools import At, Windows, both, inside, number, read_if, windows
+from inductor_backend.lowering.pools import Windows, both, inside, number, reach, read_if, windows
+from inductor_backend.lowering.reduction import as_number
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import to_positions
 from inductor_backend.ops import compute_dtype
@@ -43,7 +46,7 @@ def offsets_of(node: torch.fx.Node) -> torch.fx.Node | None:
     raise AssertionError(f"{node.name} is not made from offsets")
 
 
-def _gathered(rank: int) -> Any:
+def _max_backward(rank: int) -> Any:
     def lowering(
         ctx: Lowering,
         dy: Ref,
@@ -110,5 +113,134 @@ def _term(
     return make("where", make("eq", index, number(wanted)), cast(gradient, dtype), const(0, dtype))
 
 
-lower(aten.max_pool2d_with_indices_backward.default)(_gathered(2))
-lower(aten.max_pool3d_with_indices_backward.default)(_gathered(3))
+lower(aten.max_pool2d_with_indices_backward.default)(_max_backward(2))
+lower(aten.max_pool3d_with_indices_backward.default)(_max_backward(3))
+
+
+def _sum_of_windows(
+    dy: Ref,
+    at: At,
+    lead: int,
+    choices: Sequence[Sequence[tuple[Index, Value | None]]],
+    dtype: torch.dtype,
+    divided: Any,
+) -> Value:
+    """The sum over the windows that hold an element; choices: for each dimension the windows that may."""
+    total: Value | None = None
+    for windows_ in itertools.product(*choices):
+        test: Value | None = None
+        for _, one in windows_:
+            test = both(test, one)
+        position = [*at[:lead], *(place for place, _ in windows_)]
+        value = divided(read_if(dy, position, test, dtype, 0), position)
+        total = value if total is None else make("add", total, value)
+    assert total is not None
+    return total
+
+
+def _candidates(
+    w: Windows, k: int, here: Index, size: Expr, outputs: Expr
+) -> list[tuple[Index, Value | None]]:
+    """The windows of one dimension that may hold the element, in ascending order, each with its test."""
+    kernel, stride, padding = w.kernel[k], w.stride[k], w.padding[k]
+    exact = kernel == stride and padding == 0 and isinstance(size, int) and isinstance(outputs, int)
+    if exact and outputs * stride == size:
+        return [(floordiv(here, stride), None)]
+    newest = floordiv(here + padding, stride)
+    found: list[tuple[Index, Value | None]] = []
+    for back in reversed(range(-(-kernel // stride))):
+        window = newest - back
+        test = inside(window, outputs, low=back > 0)
+        if kernel % stride or kernel < stride:
+            end = window * stride + (kernel - padding)
+            test = both(test, make("lt", number(here), number(end)))
+        found.append((window, test))
+    return found
+
+
+def _avg_backward(rank: int) -> Any:
+    def lowering(
+        ctx: Lowering,
+        dy: Ref,
+        x: Ref,
+        kernel: Any,
+        stride: Any,
+        padding: Any,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: Any,
+    ) -> Ref:
+        w = windows(rank, kernel, stride, padding)
+        dtype = compute_dtype(dy.dtype)
+        lead, spatial, outputs = len(x.sizes) - rank, x.sizes[-rank:], dy.sizes[-rank:]
+        if any(-(-k // s) > 8 for k, s in zip(w.kernel, w.stride, strict=True)):
+            args = [dy, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override]
+            return call_fallback(ctx, ctx.node.target, args, {})
+
+        def size_of(position: At) -> Value:
+            if divisor_override is not None:
+                return const(divisor_override, dtype)
+            total = const(1, dtype)
+            for k in range(rank):
+                begin = position[lead + k] * w.stride[k] - w.padding[k]
+                total = make("mul", total, _window_size(begin, k))
+            return total
+
+        def _window_size(begin: Index, k: int) -> Value:
+            if count_include_pad:
+                part = reach(begin, w.kernel[k], spatial[k], w.padding[k], dtype)
+                return part if ceil_mode else const(w.kernel[k], dtype)
+            if w.padding[k] == 0 and not ceil_mode:
+                return const(w.kernel[k], dtype)
+            end = make("minimum", number(begin + w.kernel[k]), number(Index(spatial[k])))
+            first = make("maximum", number(begin), const(0, torch.int64))
+            return cast(
+                make("maximum", make("sub", end, first), const(1, torch.int64)), dtype
+            )  # 0: no window
+
+        def body(at: At) -> Value:
+            choices = [_candidates(w, k, at[lead + k], spatial[k], outputs[k]) for k in range(rank)]
+            return _sum_of_windows(
+                dy, at, lead, choices, dtype, lambda value, position: make("div", value, size_of(position))
+            )
+
+        return ctx.pointwise(body, label="avg_pool_backward")
+
+    return lowering
+
+
+lower(aten.avg_pool2d_backward.default)(_avg_backward(2))
+lower(aten.avg_pool3d_backward.default)(_avg_backward(3))
+
+
+def _adaptive_avg_backward(rank: int) -> Any:
+    def lowering(ctx: Lowering, dy: Ref, x: Ref) -> Ref:
+        dtype, lead = compute_dtype(dy.dtype), len(x.sizes) - rank
+        spatial, outputs = x.sizes[-rank:], dy.sizes[-rank:]
+        known = all(isinstance(v, int) for v in (*spatial, *outputs))
+        whole = all(size == 1 for size in outputs)
+        if not whole and (not known or any(n % o for n, o in zip(spatial, outputs, strict=True))):  # type: ignore[operator]
+            return call_fallback(
+                ctx, ctx.node.target, [dy, x], {}
+            )  # uneven: divisions cost more than they save
+
+        def choices(here: Index, size: Expr, output: Expr) -> list[tuple[Index, Value | None]]:
+            """The one window that holds an element."""
+            return [(Index() if output == 1 else floordiv(here, size // output), None)]  # type: ignore[operator]
+
+        def divided(value: Value, position: At) -> Value:
+            if whole:
+                return make("div", value, as_number(product(spatial), dtype))
+            return make("div", value, window_size(position, lead, spatial, outputs, dtype))
+
+        def body(at: At) -> Value:
+            options = [choices(at[lead + k], spatial[k], outputs[k]) for k in range(rank)]
+            return _sum_of_windows(dy, at, lead, options, dtype, divided)
+
+        return ctx.pointwise(body, label="avg_pool_backward")
+
+    return lowering
+
+
+lower(aten._adaptive_avg_pool2d_backward.default)(_adaptive_avg_backward(2))
+lower(aten._adaptive_avg_pool3d_backward.default)(_adaptive_avg_backward(3))

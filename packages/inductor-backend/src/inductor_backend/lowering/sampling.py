@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Expr, Index
+from inductor_backend.index_expr import At, Expr, Index
 from inductor_backend.index_expr import contiguous_strides as dense_strides
 from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref
@@ -31,8 +31,6 @@ from inductor_backend.lowering.whole_resize import (
     whole_factor,
 )
 from inductor_backend.ops import compute_dtype
-
-At = Sequence[Index]
 
 #: One neighbour along a dimension: its position, and its weight (None: 1).
 Tap = tuple[Index, "Value | None"]
