@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-import tracer_core
 from inductor_backend.externs import planes
 from inductor_backend.externs.table import Operand, best
+from tests.inductor.image_training import gradients_are_right, relative
 
 aten = torch.ops.aten
-
-
-def relative(found, truth):
-    return ((found.double() - truth).norm() / truth.norm()).item()
 
 
 SHAPES = [  # batch, channels, height, width, channels of the result, padding
@@ -69,26 +63,9 @@ def net():
     )  # fmt: skip
 
 
-def step(function, module, x):
-    module.zero_grad()
-    leaf = x.clone().requires_grad_()
-    function(leaf).square().sum().backward()
-    return [leaf.grad, *(p.grad.clone() for p in module.parameters())]
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_a_training_step(dynamic, texts):
     torch.manual_seed(0)
-    module = net()
-    ours, exact = copy.deepcopy(module), copy.deepcopy(module).double()
-    fast = tracer_core.compile(ours, backend="inductor", fullgraph=True)
-    for batch in (2, 3, 4) if dynamic else (2, 2):  # from 3 on it is a symbol
-        x = torch.randn(batch, 3, 30, 34)
-        expected, found = step(module, module, x), step(fast, ours, x)
-        truth = step(exact, exact, x.double())
-        for one, other, true in zip(expected, found, truth, strict=True):
-            assert one.stride() == other.stride()
-            # a relu whose input is nearly 0 may let a gradient through here and not there
-            limit = 3 * (one.double() - true).norm() + 1e-3 * true.norm() + 1e-5
-            assert (other.double() - true).norm() <= limit
+    # from 3 on a batch is a symbol
+    gradients_are_right(net(), (3, 30, 34), (2, 3, 4) if dynamic else (2, 2))
     assert len(texts) == (4 if dynamic else 2) and all(text.count(" run_planes(") == 2 for text in texts)
