@@ -3,7 +3,8 @@
 #
 #   checks  the GPU tests (all of them), compute-sanitizer, a sample of the operator sweep, what was left of Python 3.12
 #   rows    training resnet18, GPT-2, Llama, ViT: ours and torch.compile's in one lease, where the time goes
-#   first   first calls with empty and with warm caches, training densenet121, the tutorial
+#   first   the limits (copy, chain, warm second process), what a launch costs, first calls with empty caches, training
+#           densenet121, the tutorial
 #
 # Each part ends within `seconds` (540). It needs the packages pytest-xdist, execnet and expecttest, which the machine does not
 # have: put them into .gpu (carried with the call: carry=[".gpu"]) by
@@ -81,14 +82,15 @@ rows() {
 
 first() {
   local small=("cos+sin 10,000" "layer_norm-gelu-softmax 4096x4096" "resnet18 1x64x64" "BERT-base 1x12")
-  timed cold 130 --rows "${small[@]}" --compilers ours torch
-  ( export TRACER_CACHE_DIR=/tmp/gpu_call_cache/t TRITON_CACHE_DIR=/tmp/gpu_call_cache/k
-    mkdir -p -m 700 /tmp/gpu_call_cache/t /tmp/gpu_call_cache/k
-    timed filling 45 --rows "${small[@]}" --compilers ours
-    timed warm 40 --rows "${small[@]}" --compilers ours )
-  timed densenet 190 --rows "training densenet121 16x128x128" --compilers ours torch:reduce-overhead torch
-  timeout -k 5 "$(at_most 110)" $python -m benchmarks.gpu_tutorial > "$OUT/tutorial.txt" 2>&1
-  for file in cold warm densenet; do echo "== $file"; $python -m benchmarks.gpu_call "$OUT/$file.json"; done
+  local l
+  l=$(at_most 95)
+  timeout -k 5 "$l" $python -m benchmarks.gpu_limits --seconds $(( l - 5 )) --out "$OUT/limits.json" > "$OUT/limits.txt" 2>&1
+  timeout -k 5 "$(at_most 60)" $python -m benchmarks.gpu_launch --torch --out "$OUT/launch.json" > "$OUT/launch.txt" 2>&1
+  timed cold 115 --rows "${small[@]}" --compilers ours torch
+  timed densenet 165 --rows "training densenet121 16x128x128" --compilers ours torch:reduce-overhead torch
+  timeout -k 5 "$(at_most 100)" $python -m benchmarks.gpu_tutorial > "$OUT/tutorial.txt" 2>&1
+  echo "== limits"; tail -8 "$OUT/limits.txt" | cut -c1-300; echo "== launches"; tail -14 "$OUT/launch.txt"
+  for file in cold densenet; do echo "== $file"; $python -m benchmarks.gpu_call "$OUT/$file.json"; done
   tail -4 "$OUT/tutorial.txt"
 }
 
