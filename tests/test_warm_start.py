@@ -115,6 +115,16 @@ def test_a_damaged_file_is_refused(tmp_path):
         tracer_core.load(tracer_core.compile(double), path)
 
 
+def test_a_training_graph_is_left_out_with_its_reason(tmp_path):
+    fast = tracer_core.compile(double)
+    fast(torch.ones(3, requires_grad=True)).sum().backward()
+    with torch.no_grad():
+        fast(torch.ones(3))
+    report = tracer_core.save(fast, tmp_path / "double.json")
+    ((_, why),) = report.left_out
+    assert len(report.stored) == 1 and "several graphs (training" in why
+
+
 def test_what_cannot_be_stored_is_named(tmp_path):
     fast = tracer_core.compile(double, backend="eager")
     fast(torch.ones(3))

@@ -60,6 +60,24 @@ def test_the_default_mode_records_where_the_host_sets_the_pace():
         torch.testing.assert_close(ours, eager, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("mode", "replays"), [("default", 3), ("reduce-overhead", 7)])
+def test_what_was_stored_is_recorded_where_it_is_loaded(mode, replays, tmp_path):
+    model, path = Block().cuda().eval(), tmp_path / "block.json"
+    with torch.no_grad():
+        first = tracer_core.compile(model, mode=mode)
+        first(torch.randn(8, 64, device="cuda"))
+        report = tracer_core.save(first, path)
+        assert report.stored and not report.left_out, report
+        tracer_core.reset()
+        fast = tracer_core.compile(model, mode=mode)
+        assert tracer_core.load(fast, path) == 1
+        for _ in range(8):
+            x = torch.randn(8, 64, device="cuda")
+            torch.testing.assert_close(fast(x), model(x), atol=1e-4, rtol=1e-4)
+    assert sum(row.replays for row in rows()) >= replays
+    assert not tracer_core.last_compile(fast)  # nothing was captured
+
+
 def test_the_default_mode_leaves_alone_what_the_device_slows_down():
     def program(x, w):
         for _ in range(8):

@@ -20,7 +20,9 @@ Numbers = Callable[[list[Any]], torch.Tensor]
 
 
 class WithNumbers:
-    """Mutable: the tensor on the device is made at the first call."""
+    """Mutable: the tensor on the device is made at the first call. recorded_as: see `wrapping.wrap`."""
+
+    recorded_as: dict[str, Any] | None = None
 
     def __init__(self, runner: GraphedRunner, state: DeviceState, numbers: Numbers) -> None:
         self.runner = runner

@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
-from cudagraphs_backend import lending, screening, torch_private
+from cudagraphs_backend import lending, torch_private
 from cudagraphs_backend.layout import Result, can_be_copied, results_of
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.pacing import Pace
 from cudagraphs_backend.recording import Kind, Misplaced, NotRecordable, Plan, Recording
+from cudagraphs_backend.screening import Traits
 from cudagraphs_backend.state import DeviceState
 from tracer_core.plugin_api import CompileSpec, Phase, Role, Runner, logger, stage
 
@@ -100,12 +101,15 @@ def runners() -> list[GraphedRunner]:
 
 
 class GraphedRunner:
-    """Mutable. See the module's docstring. run_placed: does what `run` does, and says where memory is to come from."""
+    """Mutable. See the module's docstring. run_placed: does what `run` does, and says where memory is to come from.
+    recorded_as: see `wrapping.wrap`."""
+
+    recorded_as: dict[str, Any] | None = None
 
     def __init__(
         self,
         run: Runner,
-        graph: torch.fx.GraphModule,
+        traits: Traits,
         spec: CompileSpec,
         state: DeviceState,
         options: CudaGraphsOptions,
@@ -114,10 +118,9 @@ class GraphedRunner:
         self._run, self._spec, self._state, self._options = run, spec, state, options
         self._run_placed = run_placed
         self._device, self._lock = state.device, state.lock
-        placeholders = list(graph.graph.find_nodes(op="placeholder"))
         self._tensors = (
-            *(i for i, node in enumerate(placeholders) if isinstance(node.meta.get("val"), torch.Tensor)),
-            *range(len(placeholders), len(spec.inputs)),  # what the runner is given beside the graph's inputs
+            *traits.tensors,
+            *range(traits.inputs, len(spec.inputs)),  # what the runner is given beside the graph's inputs
         )
         #: Inputs whose addresses are expected to last: a new address is a new recording, not a copy.
         self._lasting = frozenset(
@@ -127,8 +130,7 @@ class GraphedRunner:
         )
         self._numbers = tuple(i for i in range(len(spec.inputs)) if i not in set(self._tensors))
         self._shaped = tuple(i for i in self._tensors if i not in self._lasting) if spec.sizes else ()
-        self._operators = sum(node.op == "call_function" for node in graph.graph.nodes)
-        self._generators = screening.generators(graph.graph)
+        self._operators, self._generators = traits.operators, traits.generators
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._reasons: dict[str, None] = {}
         self._replays = self._plain = 0

@@ -7,7 +7,8 @@ cannot be recorded either makes the recording fail, and the graph runs without o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -94,6 +95,46 @@ def device_of(graph: torch.fx.Graph) -> torch.device | None:
         for value in _tensors((node,)):
             return value.device  # type: ignore[no-any-return]
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """All that recordings have to know of a graph, so that one that was stored can be recorded without it. device: that it
+    works on. reason: against a recording. tensors: positions of the inputs that are tensors. inputs, operators: how many.
+    generators: that operators are given."""
+
+    device: torch.device | None
+    reason: str | None
+    tensors: tuple[int, ...]
+    inputs: int
+    operators: int
+    generators: tuple[torch.Generator, ...] = ()
+
+    def stored(self) -> dict[str, Any] | None:
+        """As JSON can hold it; None where it cannot."""
+        if self.device is None or self.reason is not None or self.generators:
+            return None
+        return {"device": str(self.device), "tensors": list(self.tensors), "inputs": self.inputs, "operators": self.operators}
+
+    @staticmethod
+    def restored(found: Mapping[str, Any]) -> Traits:
+        """What `stored` gave."""
+        device = torch.device(found["device"])
+        return Traits(device, None, tuple(found["tensors"]), found["inputs"], found["operators"])
+
+
+def traits_of(graph: torch.fx.Graph) -> Traits:
+    """What recordings have to know of a graph."""
+    device = device_of(graph)
+    placeholders = list(graph.find_nodes(op="placeholder"))
+    return Traits(
+        device,
+        "it has no tensors" if device is None else whole_graph(graph),
+        tuple(i for i, node in enumerate(placeholders) if isinstance(node.meta.get("val"), torch.Tensor)),
+        len(placeholders),
+        sum(node.op == "call_function" for node in graph.nodes),
+        generators(graph),
+    )
 
 
 def generators(graph: torch.fx.Graph) -> tuple[torch.Generator, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from cudagraphs_backend import placement, runner, screening
 from cudagraphs_backend.numbers import Numbers, WithNumbers
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.runner import GraphedRunner, Row
+from cudagraphs_backend.screening import Traits
 from cudagraphs_backend.state import states
 from tracer_core.plugin_api import CompileSpec, InputSpec, Role, Runner, logger, stage
 
@@ -25,20 +27,21 @@ _refused: deque[Row] = deque(maxlen=256)
 
 def wrap(
     run: Runner,
-    graph: torch.fx.GraphModule,
+    graph: torch.fx.GraphModule | Mapping[str, Any],
     spec: CompileSpec,
     options: CudaGraphsOptions | None = None,
     *,
     run_placed: Runner | None = None,
     numbers: Numbers | None = None,
 ) -> Runner:
-    """`run`, replayed from recordings on CUDA devices. options: None takes them from `spec.options` where those are
-    this backend's, else the defaults. run_placed: does the same, calling
+    """`run`, replayed from recordings on CUDA devices. graph: or, where a stored runner is back without its graph, the
+    attribute ``recorded_as`` of what came out when it was wrapped first. options: None takes them from `spec.options` where
+    those are this backend's, else the defaults. run_placed: does the same, calling
     `placement.to_results` before it allocates memory that its results live in, and `to_scratch` after that. numbers: `run`
     takes one more input, a tensor of the floats that a call brings, and reads these nowhere else."""
-    device = screening.device_of(graph.graph)
-    reason = "it has no tensors" if device is None else screening.whole_graph(graph.graph)
-    state = None if device is None or reason is not None else states.of(device)
+    traits = screening.traits_of(graph.graph) if isinstance(graph, torch.fx.GraphModule) else Traits.restored(graph)
+    reason = traits.reason
+    state = None if traits.device is None or reason is not None else states.of(traits.device)
     with stage("cudagraphs", graph=spec.name) as record:
         record.text = reason or "recorded at the call after the first of each size"
     if state is None:
@@ -48,11 +51,15 @@ def wrap(
         logger().info("%s, cudagraphs: runs without a recording: %s", spec.name, reason)
         return run
     options = options or _options(spec.options)
+    wrapped: GraphedRunner | WithNumbers
     if numbers is None:
-        return GraphedRunner(run, graph, spec, state, options, run_placed)
-    given = InputSpec("numbers", Role.BUFFER, "numbers", stable_address=True)
-    spec = dataclasses.replace(spec, inputs=(*spec.inputs, given))
-    return WithNumbers(GraphedRunner(run, graph, spec, state, options, run_placed), state, numbers)
+        wrapped = GraphedRunner(run, traits, spec, state, options, run_placed)
+    else:
+        given = InputSpec("numbers", Role.BUFFER, "numbers", stable_address=True)
+        spec = dataclasses.replace(spec, inputs=(*spec.inputs, given))
+        wrapped = WithNumbers(GraphedRunner(run, traits, spec, state, options, run_placed), state, numbers)
+    wrapped.recorded_as = traits.stored()
+    return wrapped
 
 
 def _options(given: Any) -> CudaGraphsOptions:

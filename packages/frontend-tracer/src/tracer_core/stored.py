@@ -23,6 +23,8 @@ import torch
 
 from tracer_core import dispatch, markers
 from tracer_core.aten.frozen import Frozen
+from tracer_core.errors import BackendError
+from tracer_core.fallbacks import fallback_of
 from tracer_core.guards.stamp import Stamps
 from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec, resolve
 from tracer_core.portable import Describer, Finder, NotPortable, StoredError
@@ -153,12 +155,17 @@ def _graph(record: Captured, function: CompiledFunction) -> Any:
         return None
     parts = dispatch.parts_of(record.runner)
     if parts is None:
-        raise NotPortable("its graph runs captured operators eagerly")
+        fallback = fallback_of(record.runner)
+        several = "it has several graphs (training, sizes that depend on data, or several backends), which are not stored"
+        raise NotPortable(several if fallback is None else fallback.reason)
     if parts.plan.constants:
         raise NotPortable("its graph holds constant tensors")
     if isinstance(parts.runner, Frozen):
         raise NotPortable("its parameters are constants (freeze=True): what was made of them is not stored")
-    data: bytes = resolve(function.config.backend.serialize)(parts.runner)
+    try:
+        data: bytes = resolve(function.config.backend.serialize)(parts.runner)
+    except BackendError as error:
+        raise NotPortable(error.detail) from error
     return {
         "backend": base64.b64encode(data).decode(),
         "spec": _spec_to_json(parts.spec),

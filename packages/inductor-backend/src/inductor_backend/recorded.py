@@ -8,6 +8,7 @@ that it did not ask for is ordinary memory of its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -39,7 +40,8 @@ def report() -> list[tuple[str, str]]:
     return [(name, f"runs without CUDA graphs: {reason}") for name, reason in tuple(_left_alone.items())]
 
 
-def recorded(runner: Runner, gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+def recorded(runner: Runner, gm: torch.fx.GraphModule | Mapping[str, Any], spec: CompileSpec) -> Runner:
+    """gm: the graph, or what a stored runner has in its place (`recorded_as`)."""
     asked = spec.mode in RECORDED_MODES
     wrap, reason = None, None if asked else _left_alone_because(runner, spec)
     if reason is None:
@@ -63,9 +65,7 @@ def recorded(runner: Runner, gm: torch.fx.GraphModule, spec: CompileSpec) -> Run
             call_with, gm, spec, options, numbers=lambda inputs: on_host(numbers_of(inputs), pinned)
         )
         wrapped = runner if wrapped is call_with else wrapped
-    if asked:
-        return wrapped
-    if wrapped is not runner and hasattr(runner, "artifact"):  # can be stored; what is restored runs plainly
+    if wrapped is not runner and hasattr(runner, "artifact"):  # can be stored, and is recorded again where it is restored
         wrapped.artifact = runner.artifact  # type: ignore[attr-defined]
     return wrapped
 

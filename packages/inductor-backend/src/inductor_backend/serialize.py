@@ -16,10 +16,11 @@ import torch
 
 from inductor_backend.compile_graph import Artifact, load_module
 from inductor_backend.externs import native
+from inductor_backend.recorded import recorded
 from inductor_backend.runtime.build_cpp import load_binary
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
-FORMAT = 3
+FORMAT = 4
 
 
 def _tensor_to_json(tensor: torch.Tensor) -> dict[str, Any]:
@@ -43,14 +44,17 @@ def _tensor_from_json(stored: dict[str, Any]) -> torch.Tensor:
 
 
 def serialize(runner: Runner) -> bytes:
-    """The runner as JSON. Raises BackendError for a runner that this backend did not make."""
+    """The runner as JSON. Raises BackendError for a runner that this backend did not make, or that has several forms."""
     artifact = getattr(runner, "artifact", None)
     if not isinstance(artifact, Artifact):
-        raise BackendError("inductor", "serialize", f"{runner!r} was not made by this backend")
+        several = "or has kernels for each setting of TF32 and of deterministic algorithms, which are not stored"
+        raise BackendError("inductor", "serialize", f"{runner!r} was not made by this backend, {several}")
     library = artifact.library
     stored = {
         "format": FORMAT,
         "text": artifact.text,
+        "gpu": _gpu_of(artifact.text),
+        "recorded_as": getattr(runner, "recorded_as", None),
         "library": None if library is None else base64.b64encode(library.read_binary()).decode("ascii"),
         "native": _native_binaries(artifact.text),
         "constants": {name: _tensor_to_json(value) for name, value in artifact.constants.items()},
@@ -60,6 +64,12 @@ def serialize(runner: Runner) -> bytes:
         "fallbacks": list(artifact.fallbacks),
     }
     return json.dumps(stored).encode("utf-8")
+
+
+def _gpu_of(text: str) -> str | None:
+    """The device that the kernels of a module were chosen for; None for the CPU's."""
+    found = re.search(r"^device = torch\.device\('(cuda[:0-9]*)'\)", text, re.MULTILINE)
+    return torch.cuda.get_device_name(found[1]) if found else None
 
 
 def _native_binaries(text: str) -> dict[str, str]:
@@ -80,6 +90,11 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
         raise BackendError(
             "inductor", "deserialize", f"format {stored.get('format')}, this version reads {FORMAT}"
         )
+    gpu = _gpu_of(stored["text"]) if stored["gpu"] is not None and torch.cuda.is_available() else None
+    if stored["gpu"] != gpu:
+        raise BackendError(
+            "inductor", "deserialize", f"it was stored for {stored['gpu']}, and here is {gpu or 'no CUDA device'}; store it again"
+        )
     library = None
     if stored["library"] is not None:
         library = load_binary(base64.b64decode(stored["library"]), name=spec.name)
@@ -97,4 +112,4 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
         {},
         constants,
     )
-    return runner
+    return runner if stored["recorded_as"] is None else recorded(runner, stored["recorded_as"], spec)
