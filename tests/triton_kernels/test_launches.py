@@ -18,8 +18,11 @@ from tracer_core.natives.triton_launches import Unclear, written
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
-pytestmark = pytest.mark.skipif(
-    not ON_GPU and os.environ.get("TRITON_INTERPRET") != "1", reason="no GPU, and Triton does not interpret"
+#: On a GPU for real, with ``-m gpu`` as the others.
+pytestmark = (
+    pytest.mark.gpu
+    if ON_GPU
+    else pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="no GPU, and Triton does not interpret")
 )
 
 
