@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.blocks: list[tuple[torch.Tensor, list[Any]]] = []
-        self.last_stream: int | None = None
+        self.last: tuple[int, int] | None = None  # stream, and how much it had been given after the last replay
         self.busy = self.tainted = False
 
     def allocate(self, like: torch.Tensor) -> torch.Tensor:
@@ -184,18 +185,24 @@ class SimulatedGraph:
     def __init__(self, device: SimulatedDevice, pools: list[Pool], steps: list[Any]) -> None:
         self.device, self.pools, self.steps = device, pools, steps
         self.replays = 0
+        self.stream: int | None = None  # of the replay before
 
     def replay(self) -> None:
         if self.steps is None:
             raise HazardError("a graph that was reset is replayed")
-        stream = self.device.current_stream()
+        stream, clocks = self.device.current_stream(), self.device.clocks
+        clocks[stream][stream] += 1
         for pool in self.pools:
             if pool.busy:
                 raise HazardError("two threads replay recordings of one pool")
-            if pool.last_stream not in (None, stream) and (pool.last_stream, stream) not in self.device.waits:
+            if pool.last is not None and clocks[stream][pool.last[0]] < pool.last[1]:
                 raise HazardError("a replay does not wait for the one before it, on another stream")
-            pool.busy, pool.last_stream = True, stream
-        self.device.waits.clear()
+        if len(self.pools) > 1:  # results that were read on that stream lie apart from scratch memory
+            if self.stream is not None and clocks[stream][self.stream] < clocks[self.stream][self.stream]:
+                raise HazardError("a replay does not wait for what read its results before, on another stream")
+            self.stream = stream
+        for pool in self.pools:
+            pool.busy, pool.last = True, (stream, clocks[stream][stream])
         try:
             time.sleep(self.device.delay)
             with torch.no_grad():
@@ -217,12 +224,13 @@ class SimulatedGraph:
 
 
 class SimulatedDevice:
-    """Mutable: counts of captures and replays, the stream of each thread, waits since the last replay."""
+    """Mutable: counts of captures and replays, the stream of each thread. clocks: for each stream, how much of what each
+    stream was given is done before what it is given next."""
 
     def __init__(self) -> None:
         self.captures = self.replays = self.given_back = 0
         self.recording = False  # in any thread
-        self.waits: set[tuple[int, int]] = set()
+        self.clocks: dict[int, Counter[int]] = defaultdict(Counter)
         self.delay = 0.0
         self.pools: list[Pool] = []
         self.memory = self.free = 1 << 40
@@ -238,7 +246,8 @@ class SimulatedDevice:
         return self.current_stream()
 
     def wait_for_stream(self, stream: int) -> None:
-        self.waits.add((stream, self.current_stream()))
+        mine = self.clocks[self.current_stream()]
+        mine |= self.clocks[stream]  # the larger of both
 
     def capturing(self) -> bool:
         return getattr(self._local, "capturing", False)
@@ -309,4 +318,5 @@ class SimulatedDevice:
         try:
             yield
         finally:
+            self.clocks[number][number] += 1
             self._local.stream = before

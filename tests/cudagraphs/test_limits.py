@@ -319,17 +319,32 @@ def test_results_that_are_placed_wrongly_are_noticed(simulated, monkeypatch):
     assert simulated.replays == 6
 
 
-def test_a_recording_that_is_thrown_away_during_another_capture(simulated):
+@pytest.mark.parametrize("where", ["in the thread that records", "in another thread"])
+def test_a_recording_that_is_thrown_away_during_another_capture(world, where):
     """By a finalizer, for instance. Destroying a graph, or waiting for the device, would end the capture with an error."""
-    compiled = simulated.compile(large)
+    compiled = world.compile(large)
     for _ in range(3):
-        compiled(simulated.randn(LARGE))
-    (made,) = states.of(simulated.device).members
-    graph, device = made._graph, simulated.simulated
-    device.capture(made.close, device.new_pool(), ())
-    assert made.closed and graph.steps is not None
-    same(compiled(x := simulated.randn(LARGE)), large(x))
-    assert graph.steps is None  # the next recording threw it away
+        compiled(world.randn(LARGE))
+    state = states.of(world.device)
+    (made,) = state.members
+    x = world.randn(8)
+
+    def body():
+        first = x * 2
+        if where == "in another thread":
+            thread = threading.Thread(target=made.close)
+            thread.start()
+            thread.join()
+        made.close()
+        return first + 1
+
+    with state.lock:
+        graph, result = state.device.capture(body, state.device.new_pool(), ())
+    assert made.closed and len(state._thrown) == 1
+    graph.replay()
+    same(result, x * 2 + 1)
+    same(compiled(y := world.randn(LARGE)), large(y))
+    assert state._thrown == []  # the next recording threw it away
 
 
 def test_a_recording_that_is_thrown_away_while_another_thread_replays(simulated):

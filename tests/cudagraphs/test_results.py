@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 
 import pytest
 import torch
@@ -273,102 +272,6 @@ def test_precision_that_is_set_by_backend(world):
         torch.set_float32_matmul_precision("highest")
         torch.backends.cuda.matmul.fp32_precision = before
     assert world.replays == 10  # each precision has a recording of its own
-
-
-def test_threads_share_a_compiled_function(world):
-    compiled = world.compile(large)
-    x = world.randn(LARGE // 4)
-    compiled(x), compiled(x)
-    if world.simulated is not None:
-        world.simulated.delay = 0.002
-    problems = []
-
-    def work(seed):
-        try:
-            generator = torch.Generator(device=world.device).manual_seed(seed)
-            kept = []
-            for _ in range(6):
-                x = torch.randn(LARGE // 4, device=world.device, generator=generator)
-                kept.append((compiled(x), large(x)))
-                for actual, expected in kept[-2:]:
-                    same(actual, expected)
-        except BaseException as error:
-            problems.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
-    assert world.replays > 6
-
-
-def test_streams_take_turns(simulated):
-    compiled = simulated.compile(small)
-    other = simulated.compile(lambda x: x.exp() * 2)
-    for turn in range(8):
-        with simulated.simulated.stream(turn % 3):
-            x = simulated.randn(32)
-            same(compiled(x, x), small(x, x))
-            same(other(x), x.exp() * 2)
-
-
-def test_a_recording_waits_for_the_stream_that_read_its_result(simulated):
-    """Not only for that of the replay before, which was another graph's."""
-    compiled, other = simulated.compile(large), simulated.compile(lambda x: x.exp() * 2)
-    for turn in range(9):
-        with simulated.simulated.stream(turn % 3):
-            x = simulated.randn(LARGE)
-            same(compiled(x), large(x))
-        with simulated.simulated.stream((turn + 1) % 3):  # where `compiled` is called next
-            same(other(x), x.exp() * 2)
-    assert simulated.recordings == 2
-
-
-@pytest.mark.gpu
-def test_a_result_that_another_stream_still_reads(world):
-    """The reader is behind a long wait on its stream when the next call, on another stream, writes the result again."""
-    if world.simulated is not None:
-        pytest.skip("streams of a GPU")
-    compiled, other = world.compile(large), world.compile(lambda x: x.exp() * 2)
-    streams = [torch.cuda.Stream() for _ in range(2)]
-    inputs = [world.randn(LARGE) for _ in range(8)]
-    read = []
-    for _ in range(2):
-        for x in inputs[:3]:
-            compiled(x), other(x)
-    torch.cuda.synchronize()
-    for turn, x in enumerate(inputs):
-        mine, next_one = streams[turn % 2], streams[1 - turn % 2]
-        with torch.cuda.stream(mine):
-            first, second = compiled(x)
-        with torch.cuda.stream(next_one):
-            other(x)
-        with torch.cuda.stream(mine):
-            torch.cuda._sleep(20_000_000)
-            read.append((first + 0, second + 0))
-            del first, second
-    torch.cuda.synchronize()
-    for x, actual in zip(inputs, read, strict=True):
-        same(actual, large(x))
-    assert world.recordings == 2
-
-
-@pytest.mark.gpu
-def test_cuda_streams_take_turns(world):
-    if world.simulated is not None:
-        pytest.skip("streams of a GPU")
-    compiled = world.compile(lambda x: (x @ x).relu() @ x)
-    streams = [torch.cuda.Stream() for _ in range(3)]
-    kept = []
-    for turn in range(24):
-        with torch.cuda.stream(streams[turn % 3]):
-            x = world.randn(512, 512) / 20
-            kept.append((compiled(x), (x @ x).relu() @ x))
-    torch.cuda.synchronize()
-    for actual, expected in kept:
-        torch.testing.assert_close(actual, expected)
 
 
 def test_random_schedules(world):

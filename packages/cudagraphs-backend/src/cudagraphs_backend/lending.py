@@ -1,7 +1,8 @@
 """Results that stay in a recording: what a program does with them that the number of their owners does not show.
 
 In: recordings, and the storages that they keep. Out: a recording's `streamed`, set when a program tells the allocator that
-another stream reads one of them; `gradients_may_stay`, whether even a recording that nobody asked for may keep gradients.
+another stream reads one of them; `gradients_may_stay`, whether even a recording that nobody asked for may keep gradients;
+`sent`, whether other processes may read results.
 What always holds: `record_stream` is watched in every mode of autograd before anything is kept; gradients are copied while
 they may go to other processes or to collectives, and where work is not on the default stream (autograd itself then tells
 the allocator, behind the dispatcher).
@@ -26,7 +27,7 @@ _kept: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 def gradients_may_stay(stream: int) -> bool:
     """For a call on this stream."""
-    return stream == 0 and not _distributed() and not _sent() and _watched()
+    return stream == 0 and not _distributed() and not sent() and _watched()
 
 
 def _distributed() -> bool:
@@ -34,7 +35,7 @@ def _distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def _sent() -> bool:
+def sent() -> bool:
     """Whether this process has sent a CUDA tensor to another one, which may read it after it is dropped here. Its handle
     is bytes; what comes from the workers of a loader has other keys."""
     module = sys.modules.get("torch.multiprocessing.reductions")

@@ -39,7 +39,7 @@ class Kind(enum.Enum):
 class Plan:
     """copied: inputs that are copied into buffers. direct: inputs that are read where they are. written: inputs that
     the graph writes to. kinds: one for each output. generators: beside the default one. lends: it keeps
-    gradients although nobody asked for it (`lending`)."""
+    results that the program sees (`lending`)."""
 
     copied: tuple[int, ...]
     direct: tuple[int, ...]

@@ -181,7 +181,9 @@ class GraphedRunner:
         return self._record(entry, inputs, keep)
 
     def _may_lend(self) -> bool:
-        """Whether gradients may stay in a recording that nobody asked for (`lending`)."""
+        """Whether what the program sees may stay in a recording: gradients, where nobody asked for one (`lending`)."""
+        if self._options.outputs == "auto":
+            return not lending.sent()
         return self._lends and lending.gradients_may_stay(self._device.current_stream())
 
     def _pays(self, entry: Entry) -> bool:
@@ -280,7 +282,7 @@ class GraphedRunner:
         copied = tuple(sorted(entry.copied))
         direct = tuple(i for i in self._tensors if i not in entry.copied)
         kinds = self._kinds(entry.results, keep)
-        lends = self._options.outputs == "saved" and any(
+        lends = any(
             kind is Kind.KEEP and not spec.saved for kind, spec in zip(kinds, self._spec.outputs, strict=True)
         )
         return Plan(copied, direct, self._spec.mutations, kinds, self._generators, lends)
@@ -289,9 +291,9 @@ class GraphedRunner:
         """What the caller gets for each result. Results that only the backward reads, and gradients, are dropped
         soon and stay; what the program sees is copied if that costs little beside the graph itself."""
         limit = min(COPIED_PER_OPERATOR * self._operators, COPIED_AT_MOST)
-        visible = [r.nbytes for i, r in enumerate(results) if not self._internal(i) and r.nbytes]
+        visible = [r.nbytes for i, r in enumerate(results) if not self._stays(i) and r.nbytes]
         few = len(visible) <= COPIES_AT_MOST
-        anything = self._options.outputs == "auto"
+        anything = self._options.outputs == "auto" and self._may_lend()
         kinds = []
         for index, result in enumerate(results):
             if not result.nbytes:
@@ -308,12 +310,7 @@ class GraphedRunner:
 
     def _stays(self, index: int) -> bool:
         """Results that stay in the recording, however small they are."""
-        if self._options.outputs == "auto":
-            return self._internal(index)
-        return self._spec.outputs[index].saved or self._may_lend()
-
-    def _internal(self, index: int) -> bool:
-        return self._spec.outputs[index].saved or self._spec.phase is Phase.BACKWARD
+        return self._spec.outputs[index].saved or (self._spec.phase is Phase.BACKWARD and self._may_lend())
 
     def _say(self, reason: str) -> None:
         """Logs why a call runs plainly, once."""
