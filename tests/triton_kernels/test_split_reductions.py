@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.target import interpreted
 from tests.inductor.compiling import clones, compiled, flat, tolerance
-from tests.inductor.test_operators import R
+from tests.inductor.test_operators import I, R
 
 pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
 
@@ -32,6 +32,10 @@ def statistics(x):
     return *torch.var_mean(x, (0, 2, 3)), x.mean((0, 2, 3)), x.amax((0, 2, 3))
 
 
+def whole(x):
+    return x.sum(), x.amax(), (x - 20).amax(), x.amin(), (x > 8).any(), (x < 9).all(), (x + 30).amin()
+
+
 #: name -> (program, inputs, kernels or None)
 CASES = {
     "columns": (lambda x: x.sum(0), (R(1024, 24),), 2),
@@ -40,7 +44,14 @@ CASES = {
     "images": (statistics, (R(4, 8, 16, 16),), None),
     "channels-last images": (statistics, (R(4, 8, 16, 16).to(**last),), None),
     "channels-last, odd": (statistics, (R(3, 5, 15, 17).to(**last),), None),
-    "a prime": (lambda x: x.sum(0), (R(1009, 4),), 1),
+    "a prime": (lambda x: x.sum(0), (R(1009, 4),), 2),
+    "a prime's statistics": (statistics, (R(1009, 3, 1, 1).to(**last),), None),
+    "all of a prime": (lambda x: (x.sum(), x.var(), x.amax()), (R(4099),), 4),
+    "a prime of whole numbers": (whole, (I(-9, 9, 4099),), 2),
+    "a prime of products": (lambda x: ((1 + x / 500).prod(0), (x / 500 - 1).prod(0)), (R(1009, 3),), 2),
+    "a prime looked up": (lambda x, i: (x[i].sum(0), (x[i] == x[0]).any(0)), (R(7, 3), I(1, 7, 1009)), 2),
+    "a prime that is padded": (lambda x: F.pad(x, (0, 0, 1, 0), value=3.0).sum(0), (R(1008, 3),), 2),
+    "a prime of twos": (lambda x: x.sum(1), (R(2, 8209),), 2),
     "long rows": (lambda x: (x.sum(1), x.amax(1)), (R(2, 5000),), None),
     "all": (lambda x: x.sum(), (R(20_000),), 2),
     "products": (lambda x: (1 + x / 500).prod(0), (R(512, 3),), 2),
@@ -72,3 +83,24 @@ def test_neighbours_read_neighbours():
         made = compiled(lambda x: x.sum((0, 2, 3)), R(16, 64, 14, 14).to(**last))
     first = made.source.split("@triton.jit")[1]
     assert "x1 = xindex % 64" in first and "+ x1)" in first
+
+
+GROWING = {
+    "all": (lambda x: (x.sum(), x.amax()), lambda n: (R(n),)),
+    "a variance": (lambda x: (x.var(), x.mean()), lambda n: (R(n) + 5,)),
+    "columns": (lambda x: (x.sum(0), *torch.var_mean(x, 0)), lambda n: (R(n // 8, 3),)),
+    "what makes them": (gelu_gradient, lambda n: (R(n // 8, 4), R(n // 8, 4))),
+}
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_sizes_that_change(name):
+    """Symbolic sizes have no divisors: parts of one length, as many as there are, the last one shorter."""
+    fn, inputs = GROWING[name]
+    with interpreted():
+        made = compiled(fn, *inputs(4504), dynamic=True)
+    assert "_parts" in repr(list(made.compilation.program.buffers))
+    for n in (4504, 100, 16, 6007):
+        given = inputs(n)
+        for ours, eager in zip(made(*clones(given)), flat(fn(*given)), strict=True):
+            torch.testing.assert_close(ours, eager, atol=2e-3, rtol=1e-4)

@@ -1,10 +1,11 @@
 """Long reductions of few rows as two: parts side by side, then the parts.
 
 In: a `Program` after inlining, for a device with many processors. Out: the program with such loop nodes replaced by
-one that reduces each part of the rows into a buffer and others that reduce that. What always holds: parts are of equal
-length, so that no element needs a mask and means of parts weigh the same; the order of additions is fixed; dimensions
-keep their order (the outermost reduced ones are cut), so that what is computed from the same elements still fits into the
-first kernel.
+one that reduces each part of the rows into a buffer and others that reduce that. What always holds: the order of additions
+is fixed; dimensions keep their order (the outermost reduced ones are cut), so that what is computed from the same elements
+still fits into the first kernel; parts are of equal length, so that no element needs a mask and means of parts weigh the
+same, but where a size has no fitting divisor (it is prime, or symbolic): there the last part's missing elements are
+masked, and a variance is two passes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from inductor_backend.index_expr import Expr, Index, contiguous_strides, product, variables
 from inductor_backend.loop_ir.nodes import Buffer, BufferKind, Layout, LoopNode, Node, Program, Store
 from inductor_backend.loop_ir.values import Rewriter, Value, cast, const, load, make
-from inductor_backend.ops import compute_dtype
+from inductor_backend.ops import REDUCTIONS, compute_dtype
 from inductor_backend.size_vars import SizeVars
 
 #: Programs that a split reduction aims at: four for each processor.
@@ -32,8 +33,27 @@ SHORTEST_PART, SHORTEST_ROW = 512, 4096
 #: The same for rows that lie across memory, of which a program takes so many side by side.
 SHORTEST_COLUMN_PART, SHORTEST_COLUMN, COLUMNS_OF_A_PROGRAM = 64, 256, 32
 
+#: How many times the shortest part a part may be long where a divisor of the size gives few parts.
+LONG_PART = 16
+
+#: Long parts that need not be equal begin at multiples of so many elements, for wide loads.
+ALIGNED = 16
+
 #: Reductions whose parts are reduced in the same way (Welford apart).
 _AGAIN = frozenset({"sum", "prod", "max", "min", "any", "all"})
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A reduced dimension in `parts` of `length` elements. uneven: the last part may have fewer."""
+
+    parts: Expr
+    length: Expr
+    uneven: bool = False
+
+
+#: Reduced dimension -> how it is cut.
+Cuts = Mapping[int, Cut]
 
 
 def split_reductions(program: Program, sizes: SizeVars) -> list[str]:
@@ -42,21 +62,24 @@ def split_reductions(program: Program, sizes: SizeVars) -> list[str]:
     nodes: list[Node] = []
     writers = program.writers()
     for node in program.nodes:
-        cut = _cut(program, node, sizes, writers) if isinstance(node, LoopNode) else None
+        cut = _cuts(program, node, sizes, writers) if isinstance(node, LoopNode) else None
         if cut is None:
             nodes.append(node)
             continue
         assert isinstance(node, LoopNode)
-        notes.append(f"{node.name}: {' x '.join(str(parts) for parts in cut.values())} parts")
-        nodes += _split(program, node, cut, _across(program, node, sizes))
+        notes.append(f"{node.name}: {' x '.join(str(one.parts) for one in cut.values())} parts")
+        across = _across(program, node, sizes)
+        known = isinstance(_length(node, cut), int) and not any(one.uneven for one in cut.values())
+        make_nodes = _split if node.stores[0].reduce != "welford" or known else _two_passes
+        nodes += make_nodes(program, node, cut, across)
     program.nodes = nodes
     return notes
 
 
-def _cut(
+def _cuts(
     program: Program, node: LoopNode, sizes: SizeVars, writers: Mapping[str, Sequence[Node]]
-) -> dict[int, Expr] | None:
-    """Reduced dimension -> into how many parts it is cut (None: the node stays whole)."""
+) -> Cuts | None:
+    """How the node is cut (None: it stays whole)."""
     if len(node.stores) != 1 or node.stores[0].reduce not in (*_AGAIN, "welford"):
         return None
     rows = sizes.hint(product(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r))
@@ -65,17 +88,20 @@ def _cut(
         programs = -(-rows // COLUMNS_OF_A_PROGRAM)
         if row < SHORTEST_COLUMN or programs * 2 > PROGRAMS:
             return None
-        wanted = min(PROGRAMS // max(programs, 1), row // SHORTEST_COLUMN_PART)
+        shortest = SHORTEST_COLUMN_PART
+        wanted = min(PROGRAMS // max(programs, 1), row // shortest)
     elif rows >= ENOUGH_ROWS or row < SHORTEST_ROW:
         return None
     else:
-        wanted = min(PROGRAMS // max(rows, 1), row // SHORTEST_PART)
-    cut = _outermost(node, wanted, sizes, _usual_parts(node, writers))
-    length = product(_lengths(node, cut))
-    if not cut or (node.stores[0].reduce == "welford" and not isinstance(length, int)):
+        shortest = SHORTEST_PART
+        wanted = min(PROGRAMS // max(rows, 1), row // shortest)
+    if wanted < 2:
         return None
-    parts = sizes.hint(product(cut.values()))
-    return cut if parts * 4 >= wanted or parts >= 8 else None
+    cut = _outermost(node, wanted, sizes, _usual_parts(node, writers))
+    parts = sizes.hint(product(one.parts for one in cut.values()))
+    if parts * 4 >= wanted or (parts >= 8 and row <= parts * LONG_PART * shortest):
+        return cut
+    return _uneven(node, wanted, sizes)
 
 
 def _across(program: Program, node: LoopNode, sizes: SizeVars) -> bool:
@@ -107,37 +133,60 @@ def _usual_parts(node: LoopNode, writers: Mapping[str, Sequence[Node]]) -> set[i
     return found
 
 
-def _outermost(node: LoopNode, wanted: int, sizes: SizeVars, usual: set[int]) -> dict[int, Expr]:
+def _outermost(node: LoopNode, wanted: int, sizes: SizeVars, usual: set[int]) -> dict[int, Cut]:
     """Whole dimensions while there are few parts, then a divisor of the next: one of the usual ones, so that the loops line
     up, or the nearest from below."""
-    cut: dict[int, Expr] = {}
-    for p, size in enumerate(node.sizes):
-        if not node.reduced[p] or wanted < 2:
-            continue
-        count = sizes.hint(size)
-        if count <= wanted:
-            if count > 1:
-                cut[p] = size
-                wanted //= count
-            continue
-        if isinstance(size, int):
-            near = [n for n in usual if not cut and size % n == 0 and wanted <= 4 * n <= 16 * wanted and n > 1]
-            parts = min(near, key=lambda n: abs(n - wanted), default=0)
-            parts = parts or next(n for n in range(wanted, 0, -1) if size % n == 0)
-            if parts > 1:
-                cut[p] = parts
-        break
+    cut, next_one, wanted = _whole(node, wanted, sizes)
+    size = None if next_one is None else node.sizes[next_one]
+    if next_one is not None and isinstance(size, int):
+        near = [n for n in usual if not cut and size % n == 0 and wanted <= 4 * n <= 16 * wanted and n > 1]
+        parts = min(near, key=lambda n: abs(n - wanted), default=0)
+        parts = parts or next(n for n in range(wanted, 0, -1) if size % n == 0)
+        if parts > 1:
+            cut[next_one] = Cut(parts, size // parts)
     return cut
 
 
-def _lengths(node: LoopNode, cut: Mapping[int, Expr]) -> list[Expr]:
-    """What is left of each reduced dimension in a part."""
-    found: list[Expr] = []
+def _uneven(node: LoopNode, wanted: int, sizes: SizeVars) -> dict[int, Cut] | None:
+    """Whole dimensions while there are few parts, then parts of the next that need not be equal."""
+    cut, next_one, wanted = _whole(node, wanted, sizes)
+    if next_one is None:
+        return cut or None
+    size = node.sizes[next_one]
+    length = -(-sizes.hint(size) // wanted)
+    length = -(-length // ALIGNED) * ALIGNED if length > 2 * ALIGNED else length
+    cut[next_one] = Cut(_quotient_up(size, length), length, uneven=True)
+    return cut
+
+
+def _whole(node: LoopNode, wanted: int, sizes: SizeVars) -> tuple[dict[int, Cut], int | None, int]:
+    """The outermost reduced dimensions that are cut whole, the next, and how many parts that may have."""
+    cut: dict[int, Cut] = {}
     for p, size in enumerate(node.sizes):
-        if node.reduced[p]:
-            parts = cut.get(p, 1)
-            found.append(1 if parts == size else size if parts == 1 else size // parts)  # type: ignore[operator]
-    return found
+        if not node.reduced[p]:
+            continue
+        count = sizes.hint(size)
+        if count > wanted:
+            return cut, p if wanted > 1 else None, wanted
+        if count > 1:
+            cut[p] = Cut(size, 1)
+            wanted //= count
+    return cut, None, wanted
+
+
+def _quotient_up(size: Expr, length: int) -> Expr:
+    """How many parts of that length hold so many elements."""
+    if isinstance(size, int):
+        return -(-size // length)
+    from torch.utils._sympy.functions import FloorDiv  # heavy: sympy
+
+    return FloorDiv(size + (length - 1), length)
+
+
+def _length(node: LoopNode, cut: Cuts) -> Expr:
+    """Elements of a row in a part."""
+    reduced = [p for p, r in enumerate(node.reduced) if r]
+    return product(cut[p].length if p in cut else node.sizes[p] for p in reduced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +202,22 @@ class _Parts:
         return tuple(v for v, part in zip(variables(self.sizes), self.part, strict=True) if not part)
 
 
-def _split(program: Program, node: LoopNode, cut: Mapping[int, Expr], across: bool) -> list[LoopNode]:
+def _split(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[LoopNode]:
     (store,) = node.stores
     domain: list[Expr] = []
     reduced: list[bool] = []
     part: list[bool] = []
     places: list[list[int]] = []
     for p, size in enumerate(node.sizes):
-        parts = cut.get(p)
+        one = cut.get(p)
         pieces: list[tuple[Expr, bool, bool]] = [(size, node.reduced[p], False)]
-        if parts is not None:
-            rest = [] if parts == size else [(size // parts, True, False)]  # type: ignore[operator]
-            pieces = [(parts, False, True), *rest]
+        if one is not None:
+            rest = [] if one.length == 1 else [(one.length, True, False)]
+            pieces = [(one.parts, False, True), *rest]
         places.append(list(range(len(domain), len(domain) + len(pieces))))
-        domain += [one[0] for one in pieces]
-        reduced += [one[1] for one in pieces]
-        part += [one[2] for one in pieces]
+        domain += [piece[0] for piece in pieces]
+        reduced += [piece[1] for piece in pieces]
+        part += [piece[2] for piece in pieces]
     loops = variables(domain)
     by = [loops[at[0]] if len(at) == 1 else loops[at[0]] * domain[at[1]] + loops[at[1]] for at in places]
     left = [k for k, r in enumerate(reduced) if not r]
@@ -188,18 +237,58 @@ def _split(program: Program, node: LoopNode, cut: Mapping[int, Expr], across: bo
         name=f"{node.name}_parts",
         sizes=tuple(domain),
         reduced=tuple(reduced),
-        stores=(Store(tuple(b.name for b in partial), where, Rewriter(by)(store.value), store.reduce),),
+        stores=(Store(tuple(b.name for b in partial), where, _inside(node, cut, by), store.reduce),),
     )
     if store.reduce == "welford":
-        length = product(_lengths(node, cut))
+        length = _length(node, cut)
         assert isinstance(length, int)
         return [first, *_combine_welford(program, node, store, partial, parts_of, length)]
     place = _rows_only(node, store, parts_of.kept())
-    return [first, _over_parts(node, node.name, parts_of, partial[0], store.buffers, place, store.reduce or "")]
+    return [
+        first,
+        _over_parts(node, node.name, parts_of, partial[0], store.buffers, place, store.reduce or ""),
+    ]
+
+
+def _inside(node: LoopNode, cut: Cuts, by: Sequence[Index]) -> Value:
+    """What is reduced, over the loops that `by` names; the reduction's neutral element where a part has no more."""
+    (store,) = node.stores
+    uneven = [p for p, one in cut.items() if one.uneven]
+    if not uneven:
+        return Rewriter(by)(store.value)
+    (p,) = uneven
+    test = make("lt", make("index", attr=by[p]), make("index", attr=Index(node.sizes[p])))
+    loops = by[p].variables()
+
+    def masked(new: Value, index: tuple[Index, ...]) -> Value | None:
+        if not loops & new.variables:
+            return None
+        there, other = new.args or (test, const(0, new.attr[2]))
+        return make("masked_load", make("bit_and", test, there) if new.args else test, other, attr=new.attr)
+
+    value = Rewriter(by, masked)(store.value)
+    return make("where", test, value, _neutral(store.reduce, value.dtype))
+
+
+def _neutral(reduce: str | None, dtype: torch.dtype) -> Value:
+    """Of a reduction over values of that type."""
+    if reduce in ("max", "min"):
+        least = reduce == "max"
+        if dtype.is_floating_point:
+            return const(float("-inf" if least else "inf"), dtype)
+        if dtype == torch.bool:
+            return const(not least, dtype)
+        bounds = torch.iinfo(dtype)
+        return const(bounds.min if least else bounds.max, dtype)
+    return const(REDUCTIONS[reduce or "sum"][0], dtype)
 
 
 def _buffer(
-    program: Program, name: str, sizes: Sequence[Expr], dtype: torch.dtype, outermost: Sequence[bool] | None = None
+    program: Program,
+    name: str,
+    sizes: Sequence[Expr],
+    dtype: torch.dtype,
+    outermost: Sequence[bool] | None = None,
 ) -> Buffer:
     """outermost: the dimensions that lie outermost in memory."""
     strides = contiguous_strides(sizes)
@@ -253,16 +342,55 @@ def _combine_welford(
         load(within.name, rows, dtype),
         make("mul", load(between.name, rows, dtype), const(length, dtype)),
     )
-    results = ((mean, load(average.name, rows, dtype)), (squares, total))
-    place = _rows_only(node, store, rows)
-    last = [
-        replace(
-            node,
-            name=node.name if target == squares else f"{node.name}_mean",
-            sizes=tuple(outer),
-            reduced=(False,) * len(outer),
-            stores=(Store((target,), place, cast(value, program.buffers[target].dtype)),),
+    return [of_means, of_squares, *_results(program, node, outer, load(average.name, rows, dtype), total)]
+
+
+def _two_passes(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[LoopNode]:
+    """The mean, then the squares of the distances to it: parts that are not equal do not weigh the same."""
+    (store,) = node.stores
+    mean, squares = store.buffers
+    dtype = compute_dtype(program.buffers[mean].dtype)
+    outer = tuple(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r)
+    rows = variables(outer)
+    total = _buffer(program, f"{mean}_total", outer, dtype)
+    average = _buffer(program, f"{mean}_all", outer, dtype)
+    distances = _buffer(program, f"{squares}_all", outer, dtype)
+    where = tuple(v for v, r in zip(variables(node.sizes), node.reduced, strict=True) if not r)
+
+    def summed(name: str, target: Buffer, value: Value) -> list[LoopNode]:
+        whole = replace(
+            node, name=f"{node.name}_{name}", stores=(Store((target.name,), where, value, "sum"),)
         )
-        for target, value in results
+        return _split(program, whole, cut, across)
+
+    count = const(product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r), dtype)
+    divided = Store((average.name,), rows, make("div", load(total.name, rows, dtype), count))
+    far = make("sub", cast(store.value, dtype), load(average.name, where, dtype))
+    return [
+        *summed("total", total, cast(store.value, dtype)),
+        _over_rows(node, f"{node.name}_average", outer, divided),
+        *summed("distances", distances, make("mul", far, far)),
+        *_results(program, node, outer, load(average.name, rows, dtype), load(distances.name, rows, dtype)),
     ]
-    return [of_means, of_squares, *last]
+
+
+def _over_rows(node: LoopNode, name: str, outer: Sequence[Expr], store: Store) -> LoopNode:
+    return replace(node, name=name, sizes=tuple(outer), reduced=(False,) * len(outer), stores=(store,))
+
+
+def _results(
+    program: Program, node: LoopNode, outer: Sequence[Expr], average: Value, total: Value
+) -> list[LoopNode]:
+    """Mean and squares, where the node would have stored them."""
+    (store,) = node.stores
+    mean, squares = store.buffers
+    place = _rows_only(node, store, variables(outer))
+    return [
+        _over_rows(
+            node,
+            node.name if target == squares else f"{node.name}_mean",
+            outer,
+            Store((target,), place, cast(value, program.buffers[target].dtype)),
+        )
+        for target, value in ((mean, average), (squares, total))
+    ]
