@@ -45,8 +45,7 @@ class ColumnWriter(RowWriter):
         self.scanners = self._scanners(phase, "alignas(64) " + lanes)
         reducers = []
         for store in phase.reductions:
-            name = f"a{self.counter}"
-            self.counter += 1
+            name = self.out.fresh("a")
             kind = self.body.registers[store.buffers[0]]
             reducer = column_reducer(store.reduce or "", name, store.value.dtype, kind)
             reducers.append((store, reducer))

@@ -51,7 +51,6 @@ class ElementWriter:
         self.tiling = tiling(program, body, nest, sizes)
         self.rows, self.inner = self._split()
         self.variables = self._name_loops()
-        self.counter = 0
         self.in_vectors = False
         # A kernel that comes back to its tile must find it in the cache.
         once = sum(bool(phase.loop) for phase in body.phases) == 1
@@ -185,8 +184,7 @@ class ElementWriter:
                 names[value] = constant_text(*value.attr)
                 continue
             text = self.value_text(value, names)
-            name = f"t{self.counter}"
-            self.counter += 1
+            name = self.out.fresh("t")
             names[value] = name
             kind = C_TYPES[value.dtype]
             narrow = value.dtype in (torch.int8, torch.uint8, torch.int16)

@@ -55,8 +55,7 @@ class RowWriter(ElementWriter):
                 self._nest(1, phase, needed, reducers, scope, ("0", "") if whole else ("begin", "end"))
         for store, reducer in reducers:
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
-                register = f"x{self.counter}"
-                self.counter += 1
+                register = self.out.fresh("x")
                 self.out.line(f"const {C_TYPES[self.body.registers[buffer]]} {register} = {text};")
                 self.registers[buffer] = register
 
@@ -114,8 +113,7 @@ class RowWriter(ElementWriter):
 
     def _reducer(self, store: Store, number: int) -> tuple[Store, Reducer]:
         assert store.reduce is not None
-        name = f"a{self.counter}"
-        self.counter += 1
+        name = self.out.fresh("a")
         return store, REDUCERS[store.reduce](name, store.value.dtype, self.body.registers[store.buffers[0]])
 
     def _nest(
@@ -195,8 +193,7 @@ class RowWriter(ElementWriter):
         """What the phase's scans carry along a row, declared."""
         found = []
         for store in phase.scans:
-            name = f"a{self.counter}"
-            self.counter += 1
+            name = self.out.fresh("a")
             dtype = self.program.buffers[store.buffers[0]].dtype
             scanner = SCANNERS[store.scan or ""](name, store.value.dtype, dtype)
             for kind, state, start in scanner.state:

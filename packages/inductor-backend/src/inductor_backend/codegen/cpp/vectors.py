@@ -165,8 +165,7 @@ def write(
         _open_stream(writer, store, loop, start)
     for store, reducer in reducers:
         _open(writer, store, reducer, unrolled)
-    step = f"step_{writer.counter}"
-    writer.counter += 1
+    step = writer.out.fresh("step_")
     near = any(value.name in NEAR_OPS for value in inside)
     where = ", const auto where" if near else ""
     out.line(
@@ -203,8 +202,7 @@ def _emit(writer: RowWriter, inside: Sequence[Value], names: dict[Value, str]) -
     """Statements for the values of a step; those that are vectors afterwards."""
     vectors: set[Value] = set()
     for value in inside:
-        name = f"t{writer.counter}"
-        writer.counter += 1
+        name = writer.out.fresh("t")
         text = _text(writer, value, names, vectors)
         names[value] = name
         vectors.add(value)

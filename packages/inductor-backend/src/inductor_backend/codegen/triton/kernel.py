@@ -71,7 +71,6 @@ class TritonKernelWriter(Addressing):
         super().__init__(program, body, sizes, tile)
         self.registers: dict[str, str] = {}
         self.matrices: list[Matrix] = []
-        self.counter = 0
 
     # values --------------------------------------------------------------------------------------
 
@@ -134,8 +133,7 @@ class TritonKernelWriter(Addressing):
                 names[value] = constant_text(*value.attr)
                 continue
             text = self.value_text(value, names)
-            name = f"t{self.counter}"
-            self.counter += 1
+            name = self.out.fresh("t")
             names[value] = name
             self.out.line(f"{name} = {text}")
 
@@ -239,8 +237,7 @@ class TritonKernelWriter(Addressing):
                 self._lines(reducer.whole, self._element(value, names), names)
         for store, _, reducer in reducers:
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
-                register = f"s{self.counter}"
-                self.counter += 1
+                register = self.out.fresh("s")
                 self.out.line(f"{register} = {text}")
                 self.registers[buffer] = register
 
@@ -256,13 +253,11 @@ class TritonKernelWriter(Addressing):
         if store.reduce == "sum" and value.name == "cast" and value.args[0].dtype == torch.float32:
             if value.dtype == torch.float64:
                 value = value.args[0]
-        name = f"a{self.counter}"
-        self.counter += 1
+        name = self.out.fresh("a")
         return store, value, REDUCERS[store.reduce](name, value.dtype, result)
 
     def _scanner(self, store: Store) -> tuple[Store, Scanner]:
-        name = f"c{self.counter}"
-        self.counter += 1
+        name = self.out.fresh("c")
         dtype = compute_dtype(self.program.buffers[store.buffers[0]].dtype)
         return store, SCANNERS[store.scan or ""](name, store.value.dtype, dtype)
 
