@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import pytest
 import torch
 
@@ -24,12 +26,19 @@ def test_every_op_has_a_form_or_is_known_to_have_none():
 
 
 @pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
-def test_an_operator_that_needs_an_op_without_a_form_stays_with_aten():
-    x = torch.rand(20) + 1
+@pytest.mark.parametrize("name", ["digamma", "gcd", "lcm", "i0", "special.i0e", "special.i1", "special.i1e"])
+def test_an_operator_that_needs_an_op_without_a_form_stays_with_aten(name):
+    operator = attrgetter(name)(torch)
+    x = torch.arange(1, 21) if name in ("gcd", "lcm") else torch.rand(20) + 1
+    others = (6,) if name in ("gcd", "lcm") else ()
+
+    def program(x, *others):
+        return operator(x * 2, *(torch.full_like(x, n) for n in others)) + 1
+
     with interpreted():
-        made = compiled(lambda x: torch.digamma(x * 2) + 1, x)
-    assert made.compilation.runner.artifact.fallbacks == ("aten.digamma.default",)
-    torch.testing.assert_close(made(x)[0], torch.digamma(x * 2) + 1)
+        made = compiled(lambda x: program(x, *others), x)
+    assert made.compilation.runner.artifact.fallbacks == (f"aten.{name.replace('.', '_')}.default",)
+    torch.testing.assert_close(made(x)[0], program(x, *others))
 
 
 def test_modes():

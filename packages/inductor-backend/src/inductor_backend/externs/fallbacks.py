@@ -143,6 +143,9 @@ _NAMES: dict[str, str] = {
         erfinv.default digamma.default i0.default special_i0e.default special_i1.default special_i1e.default
         nextafter.default
     """,
+    "a loop until nothing is left, which a block of a Triton kernel would do as often as its slowest element": """
+        gcd.default lcm.default
+    """,
     "forms that a lowering takes where it can, and hands on where it cannot": """
         native_layer_norm.default native_group_norm.default native_batch_norm.default
         _native_batch_norm_legit_no_training.default _softmax.default _log_softmax.default

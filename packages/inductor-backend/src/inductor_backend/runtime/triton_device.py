@@ -14,7 +14,9 @@ import triton.language as tl
 from inductor_backend.runtime.triton_interpreter import interpreting
 
 if interpreting():
-    from inductor_backend.runtime.triton_interpreter import libdevice
+    from inductor_backend.runtime.triton_interpreter import libdevice, round_to_nearest
+
+    round_to_nearest()
 else:
     from triton.language.extra.cuda import libdevice  # type: ignore[no-redef]
 

@@ -1,8 +1,9 @@
 """Triton's interpreter: generated kernels on CPU tensors, without a GPU.
 
 In: TRITON_INTERPRET=1, set before triton is imported. Out: `interpreting()`, and `libdevice`, whose functions have
-the names of the device library and compute with NumPy and torch. What always holds: used by tests only; neither is
-imported with this module, because the processes that compile kernels (`triton_workers`) import it.
+the names of the device library and compute with NumPy and torch; numbers are rounded to bfloat16 as devices do
+(`round_to_nearest`). What always holds: used by tests only; neither is imported with this module, because the processes
+that compile kernels (`triton_workers`) import it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,23 @@ def blocks_of_program(count: Any) -> range:
     return range(int(interpreter_builder.grid_idx[0]), number, int(interpreter_builder.grid_dim[0]))
 
 
+def round_to_nearest() -> None:
+    """Triton's interpreter cuts bits off where it makes a bfloat16; from here on it rounds."""
+    import numpy as np  # heavy: numpy
+    import torch  # heavy: torch
+    from triton.runtime import interpreter  # heavy: triton
+
+    convert = interpreter._convert_float
+
+    def rounded(data: Any, source: Any, result: Any, mode: Any) -> Any:
+        if str(result) != "bf16" or str(source) not in ("fp32", "fp64"):
+            return convert(data, source, result, mode)
+        number = torch.from_numpy(np.ascontiguousarray(data)).reshape(data.shape).to(torch.float32)
+        return number.to(torch.bfloat16).view(torch.uint16).numpy()
+
+    interpreter._convert_float = rounded
+
+
 def _through_torch(name: str) -> Callable[..., Any]:
     import numpy as np  # heavy: numpy
     import torch  # heavy: torch
@@ -39,7 +57,8 @@ def _through_torch(name: str) -> Callable[..., Any]:
 
 _NUMPY = "floor ceil trunc rint fmod copysign sqrt"
 _TORCH = """
-exp exp2 expm1 log log2 log10 log1p rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc pow atan2
+exp exp2 expm1 log log2 log10 log1p rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc pow atan2 hypot
+nextafter erfinv
 """
 
 

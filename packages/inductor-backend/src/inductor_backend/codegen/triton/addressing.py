@@ -25,6 +25,7 @@ from inductor_backend.index_expr import (
     Var,
     contiguous_strides,
     product,
+    range_of,
     simplify,
     variables,
 )
@@ -137,9 +138,16 @@ class Addressing:
         }
         return Index(index.const, terms)
 
-    def index_text(self, index: Index, names: dict[Value, str]) -> str:
-        """index: over the loops of the nest."""
-        return index_text(self.collapsed(index), self.names, names.__getitem__, self.size, "//")  # type: ignore[arg-type]
+    def index_text(self, index: Index, names: dict[Value, str], wide: bool = False) -> str:
+        """index: over the loops of the nest. wide: its result may need 64 bits, though no offset of the kernel does."""
+        loops = {loop: f"{name}.to(tl.int64)" for loop, name in self.names.items()} if wide else self.names
+        return index_text(self.collapsed(index), loops, names.__getitem__, self.size, "//")  # type: ignore[arg-type]
+
+    def number_text(self, index: Index, names: dict[Value, str]) -> str:
+        """An index as a number that the program computes with: unlike an offset it may be of any size (arange)."""
+        bounds = range_of(index) or ("unknown",)
+        wide = any(not isinstance(bound, int) or abs(bound) > NARROW for bound in bounds)
+        return self.index_text(walk(index, self.nest), names, wide and not self.wide)
 
     def address(self, buffer: str, index: Sequence[Index], names: dict[Value, str]) -> str:
         return self.index_text(walk(self.program.buffers[buffer].layout.flat(index), self.nest), names)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import torch
 
-from inductor_backend.codegen.cpp.loops import walk
 from inductor_backend.codegen.triton.addressing import Addressing
 from inductor_backend.codegen.triton.expressions import TRITON_OPS, constant_text
 from inductor_backend.codegen.triton.matrices import BULK, Matrix
@@ -78,7 +77,7 @@ class TritonKernelWriter(Addressing):
         if value.name in ("load", "masked_load"):
             return self.load_text(value, names)
         if value.name == "index":
-            text = self.index_text(walk(value.attr, self.nest), names)
+            text = self.number_text(value.attr, names)
             plain = value.attr.variables() or value.attr.terms
             return f"({text}).to(tl.int64)" if plain else f"tl.full([], {text}, tl.int64)"
         if value.name == "wrap_index":
@@ -107,6 +106,9 @@ class TritonKernelWriter(Addressing):
         dtype = self.program.buffers[buffer].dtype
         widen = ".to(tl.float32)" if dtype in (torch.bfloat16, torch.float16) else ""
         axes = self.axes(value.variables)
+        if self.program.buffers[buffer].layout.numel == 0:  # of an empty row nothing is read, but this stands before the row
+            zero = constant_text(0, value.dtype)
+            return f"tl.broadcast_to({zero}, {self.shape(axes)})" if axes else zero
         if value.name == "masked_load":
             condition, other = (names[arg] for arg in value.args)
             address = self.spread(address, (), axes) if axes else address
