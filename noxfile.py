@@ -120,6 +120,14 @@ def random_programs(session: nox.Session) -> None:
 
 
 @nox.session
+def random_graphs(session: nox.Session) -> None:
+    """Random programs of what Triton kernels compute, by its interpreter beside eager: ``nox -s random_graphs -- --count
+    5000 --jobs 8``; with ``--build`` their machine code only. On a GPU: the module below, with ``--device cuda``."""
+    install_all(session, models=False, tests=True)
+    session.run("python", "-m", "tests.triton_kernels.random_graphs", *session.posargs)
+
+
+@nox.session
 def opinfo(session: nox.Session) -> None:
     """Every operator of PyTorch's OpInfo database against eager: ``nox -s opinfo -- --workers 16 --out sweep.jsonl``.
     Goes on from its file where an earlier run stopped; ``python -m tests.opinfo.page`` makes docs/operators.md of it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,16 +19,20 @@ _BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
 _STANDINS = ("1", "p1", "None", "[1]")
 #: Makes a candidate of a program; None where the edit does not apply or gives no program.
 Edit = Callable[[Program], "Program | None"]
+#: The edits of a program that may make it smaller.
+Edits = Callable[[Any], Iterator[Edit]]
 
 
-def minimise(program: Program, fails: Callable[[Program], bool], seconds: float = 60.0) -> Program:
-    """Greedy passes until none makes progress or the time is over."""
+def minimise(
+    program: Any, fails: Callable[[Any], bool], seconds: float = 60.0, passes: Sequence[Edits] | None = None
+) -> Any:
+    """Greedy passes until none makes progress or the time is over. program: with a source, steps and `with_source`."""
     until = time.monotonic() + seconds
     best = program
     progress = True
     while progress:
         progress = False
-        for edits_of in (_step_edits, _statement_edits, _expression_edits):
+        for edits_of in passes or (step_edits, statement_edits, expression_edits):
             edits, at = list(edits_of(best)), 0
             while at < len(edits):
                 if time.monotonic() > until:
@@ -42,12 +46,12 @@ def minimise(program: Program, fails: Callable[[Program], bool], seconds: float 
     return best
 
 
-def _step_edits(program: Program) -> Iterator[Edit]:
+def step_edits(program: Program) -> Iterator[Edit]:
     for i in range(len(program.steps) - 1, -1, -1):
         yield lambda p, i=i: replace(p, steps=p.steps[:i] + p.steps[i + 1 :])  # type: ignore[misc]
 
 
-def _statement_edits(program: Program) -> Iterator[Edit]:
+def statement_edits(program: Program) -> Iterator[Edit]:
     """Outer statements first: whole functions and blocks go at once."""
     for number, node in enumerate(ast.walk(ast.parse(program.source))):
         for field in _BODIES:
@@ -69,7 +73,7 @@ def _cut(number: int, field: str, start: int, end: int) -> Edit:
         del held[start:end]
         return True
 
-    return _edit(number, field, change)
+    return edit(number, field, change)
 
 
 def _unwrap(number: int, field: str, i: int) -> Edit:
@@ -79,10 +83,10 @@ def _unwrap(number: int, field: str, i: int) -> Edit:
             return True
         return False
 
-    return _edit(number, field, change)
+    return edit(number, field, change)
 
 
-def _edit(number: int, field: str, change: Callable[[Any], bool]) -> Edit:
+def edit(number: int, field: str, change: Callable[[Any], bool]) -> Edit:
     def apply(program: Program) -> Program | None:
         tree = ast.parse(program.source)
         node = next((n for k, n in enumerate(ast.walk(tree)) if k == number), None)
@@ -94,7 +98,7 @@ def _edit(number: int, field: str, change: Callable[[Any], bool]) -> Edit:
     return apply
 
 
-def _expression_edits(program: Program) -> Iterator[Edit]:
+def expression_edits(program: Program) -> Iterator[Edit]:
     for number, node in enumerate(ast.walk(ast.parse(program.source))):
         for field, value in ast.iter_fields(node):
             for i, item in enumerate(value if isinstance(value, list) else [value]):

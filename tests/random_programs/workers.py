@@ -201,9 +201,10 @@ def _serve(pipe: Any, plan: Plan, trace: str) -> None:
         _batch(pipe.send, plan, number, seeds, eager)
 
 
-def batches_of(pipe: Any, trace: str) -> Iterator[tuple[int, Batch, bool]]:
-    """What a worker is sent, until nobody sends any more; from now on a signal tells where it stands."""
-    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, resource.RLIM_INFINITY))
+def batches_of(pipe: Any, trace: str, limited: bool = True) -> Iterator[tuple[int, Batch, bool]]:
+    """What a worker is sent, until nobody sends any more; from now on a signal tells where it stands. limited: in memory."""
+    if limited:
+        resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, resource.RLIM_INFINITY))
     faulthandler.register(signal.SIGUSR1, file=open(trace, "w"), all_threads=False)
     with contextlib.suppress(EOFError):
         while True:
