@@ -34,20 +34,20 @@ class Worker:
     at: str = "starting"
 
 
-def serve(pipe: Any, name: str, dtype: str, samples: int) -> None:
+def serve(pipe: Any, name: str, dtype: str, samples: int, triton: bool) -> None:
     """A process's life: one row."""
     from tests.opinfo.row import DTYPES, Row
 
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), sys.stderr.fileno())  # torch logs what its fakes refuse
-    row = Row(name, DTYPES[dtype], samples, lambda at: pipe.send(("at", at)))
+    row = Row(name, DTYPES[dtype], samples, lambda at: pipe.send(("at", at)), triton=triton)
     try:
         pipe.send(("done", row.run()))
     except Exception:
         pipe.send(("broken", traceback.format_exc()))
 
 
-def sweep(rows: list[tuple[str, str]], workers: int, samples: int, take: Any) -> None:
+def sweep(rows: list[tuple[str, str]], workers: int, samples: int, take: Any, triton: bool) -> None:
     """Runs the rows, `workers` at a time; take: called with each row's result."""
     # Forked, not spawned: importing torch's database takes longer than most rows. Nothing has run here yet.
     context = multiprocessing.get_context("fork")
@@ -56,7 +56,7 @@ def sweep(rows: list[tuple[str, str]], workers: int, samples: int, take: Any) ->
         while waiting and len(busy) < workers:
             row = waiting.pop()
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=serve, args=(theirs, *row, samples), daemon=True)
+            process = context.Process(target=serve, args=(theirs, *row, samples, triton), daemon=True)
             process.start()
             theirs.close()
             busy.append(Worker(row, process, ours, time.monotonic() + SECONDS))
@@ -138,8 +138,13 @@ def main() -> int:
     parser.add_argument(
         "--rows", type=Path, default=None, help="a file of rows to run: operator,dtype a line"
     )
+    parser.add_argument(
+        "--triton", action="store_true", help="Triton kernels, run by its interpreter, in place of C++"
+    )
     parser.add_argument("--shard", default="0/1", help="this one of so many")
     options = parser.parse_args()
+    if options.triton:
+        os.environ["TRITON_INTERPRET"] = "1"  # Triton reads it when it is imported
     from tests.opinfo.page import machine
 
     todo, counts = chosen(options), Counter()
@@ -167,7 +172,7 @@ def main() -> int:
             for kind, case, text in result["problems"][:3]:
                 print(f"    {kind}: {case}: {text[-1200:] if kind == 'broken' else text[:300]}", flush=True)
 
-    sweep(todo, options.workers, options.samples, take)
+    sweep(todo, options.workers, options.samples, take, options.triton)
     print(f"{dict(counts)} in {time.monotonic() - start:.0f} s")
     return 0 if set(counts) <= {"passed"} else 1
 

@@ -24,6 +24,7 @@ import torch
 import tracer_core
 from inductor_backend.compile_graph import compile_graph
 from inductor_backend.plugin import BACKEND
+from inductor_backend.target import interpreted
 from tests.opinfo.cases import KINDS, Case, spread
 from tests.opinfo.judge import Outcome, differs
 from tests.opinfo.unusual import EAGER_ASSERTS, NO_VALUES
@@ -62,8 +63,9 @@ def rows(device: str = "cpu") -> list[tuple[str, str]]:
 
 @dataclass(eq=False)
 class Seen:
-    """Mutable: what compiling did, since the row began."""
+    """Mutable: what compiling did, since the row began. triton: kernels are Triton's, which its interpreter runs."""
 
+    triton: bool = False
     kernels: int = 0
     externs: Counter[str] = field(default_factory=Counter)
     eager: Counter[str] = field(default_factory=Counter)
@@ -72,7 +74,8 @@ class Seen:
 
     def compile(self, gm: torch.fx.GraphModule, spec: Any) -> Any:
         start = time.perf_counter()
-        runner = compile_graph(gm, spec)
+        with interpreted() if self.triton else contextlib.nullcontext():
+            runner = compile_graph(gm, spec)
         self.seconds += time.perf_counter() - start
         artifact: Any = getattr(runner, "artifact", None)  # not of one that has several
         if artifact is not None:
@@ -94,9 +97,9 @@ def _reason(text: str) -> str:
 
 
 @contextlib.contextmanager
-def watching() -> Iterator[tuple[Seen, Any]]:
+def watching(triton: bool = False) -> Iterator[tuple[Seen, Any]]:
     """What happens meanwhile, and the backend to compile with."""
-    seen = Seen()
+    seen = Seen(triton)
     unregister = tracer_core.register(seen)
     try:
         with recording(seen) as records:
@@ -203,7 +206,7 @@ class Problem:
 
 
 class Row:
-    """Mutable: an operator in one dtype, being run. options: of the backend."""
+    """Mutable: an operator in one dtype, being run. options: of the backend. triton: see `Seen`."""
 
     def __init__(
         self,
@@ -213,7 +216,9 @@ class Row:
         tell: Callable[[str], None],
         device: str = "cpu",
         options: dict[str, Any] | None = None,
+        triton: bool = False,
     ) -> None:
+        self.triton = triton
         self.device, self.options = device, options
         self.name, self.dtype, self.limit, self.tell = name, dtype, limit, tell
         self.op = operators()[name]
@@ -239,7 +244,7 @@ class Row:
             self.alone(case)
         self.count[kind] = len(cases) - max(0, len(refused) - REFUSED if self.limit else 0)
         good = [case for case in cases if case not in refused]
-        with watching() as (seen, backend):
+        with watching(self.triton) as (seen, backend):
             self.seen[kind] = seen
             groups = [good[begin : begin + GROUP] for begin in range(0, len(good), GROUP)]
             doubtful = [(group, *self.together(group, backend)) for group in groups]
@@ -290,14 +295,14 @@ class Row:
             return
         middle = len(cases) // 2
         for part in (cases[:middle], cases[middle:]):
-            with watching() as (_, backend):
+            with watching(self.triton) as (_, backend):
                 suspects, _ = self.together(part, backend)
             if suspects:
                 self.narrow(suspects, halve=suspects is part)
 
     def alone(self, case: Case) -> None:
         (expected,) = self.eager([case])
-        with watching() as (_, backend):
+        with watching(self.triton) as (_, backend):
             (actual,) = self.compiled([case], backend)
         problem = differs(expected, actual, self.truth(case), self.values)
         if actual.error is None and self.asserts(expected.error):
