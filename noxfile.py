@@ -104,10 +104,30 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session
+def ci(session: nox.Session) -> None:
+    """lint, types and tests, one after the other, in one environment: what .ci/run runs."""
+    # Most of what pip installs is never imported: what is, is compiled by its first import, and kept for the processes
+    # that tests start. An empty PYTHONDONTWRITEBYTECODE counts as none.
+    session.env.update(PIP_NO_COMPILE="1", PYTHONDONTWRITEBYTECODE="")
+    session.install(LINT)
+    run_lint(session)
+    install_all(session, tests=True)
+    session.install(TYPES)
+    run_types(session)
+    run_tests(session)
+
+
+@nox.session
 def tests(session: nox.Session) -> None:
     """All tests that need no accelerator and no patience."""
     install_all(session, tests=True)
-    several = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile")  # a file's tests share what they have built
+    run_tests(session)
+
+
+def run_tests(session: nox.Session) -> None:
+    """A file's tests share what they have built, so one process runs them all; tests/conftest.py says which file is first."""
+    several = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder")
+    session.env["PYTHONDONTWRITEBYTECODE"] = ""  # where it is set, each process that a test starts compiles our packages again
     session.run("python", "-m", "pytest", "-m", "not gpu and not slow", *several, *session.posargs)
 
 
@@ -146,6 +166,10 @@ def planted_faults(session: nox.Session) -> None:
 def lint(session: nox.Session) -> None:
     """ruff over everything."""
     session.install(LINT)
+    run_lint(session)
+
+
+def run_lint(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
 
 
@@ -154,6 +178,10 @@ def types(session: nox.Session) -> None:
     """mypy, strict, over the packages and the example plug-in."""
     install_all(session, models=False)
     session.install(TYPES)
+    run_types(session)
+
+
+def run_types(session: nox.Session) -> None:
     session.run("mypy", *(str(path) for path in sorted(ROOT.glob("packages/*/src/*/"))))
     session.run("mypy", "examples/third-party-backend/src/peephole_backend")
 

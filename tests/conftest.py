@@ -1,4 +1,4 @@
-"""Settings of every test run: strict mode, all verifiers on, a cache folder of the run's own.
+"""Settings of every test run: strict mode, all verifiers on, a cache folder of the run's own, long files first.
 
 They are set when pytest loads this file, before any test module imports tracer_core, and reach the
 processes that tests start.
@@ -7,29 +7,36 @@ processes that tests start.
 from __future__ import annotations
 
 import atexit
+import collections
 import functools
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 os.environ["TRACER_STRICT"] = "1"
 os.environ["TRACER_CHECK"] = "1"
+# Threads that wait sleep: several processes with as many threads as processors each would spend most of their time at barriers
+# (ten steps of a convolution and its normalization in a busy machine: 1.3 processor seconds, asleep 0.13).
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 os.environ.pop("TRACER_LOGS", None)
 os.environ.pop("TRACER_DEBUG", None)
 
-_CACHE = tempfile.mkdtemp(prefix="tracer-tests-")
-os.environ["TRACER_CACHE_DIR"] = _CACHE
-atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share the folder of the process that starts them
+    _CACHE = tempfile.mkdtemp(prefix="tracer-tests-")
+    os.environ["TRACER_CACHE_DIR"] = _CACHE
+    atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 if not os.path.exists("/dev/nvidia0"):
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported
 
-import tracer_core  # noqa: E402, F401  (after the environment is set)
-from tests.support import torchvision_ops  # noqa: E402
+import tracer_core  # noqa: F401  (after the environment is set)
+from tests.support import torchvision_ops
 
 torchvision_ops.define()
 
@@ -37,6 +44,22 @@ torchvision_ops.define()
 # a short test. Nothing is installed into this process: the tests of discovery start others (tests/plugin).
 _discovery = sys.modules["tracer_core.backends"]
 _discovery.entry_points = functools.cache(_discovery.entry_points)
+
+#: Files that take 12 to 150 processor seconds, the longest first.
+LONG = """
+tracer/test_generate inductor/test_changing_numbers inductor/test_attention inductor/test_training inductor/test_generate
+engines/test_engines engines/test_alarms inductor/test_operators triton_kernels/test_channels_last triton_kernels/test_interpreted
+triton_kernels/test_equal_regions tracer/test_data_sizes inductor/test_backward_operators triton_kernels/test_offline
+engines/test_tvm core/test_implementation conformance/test_kit conformance/test_backends inductor/test_dropout
+inductor/test_conv_backward conformance/test_writing_a_backend tracer/test_exceptions_that_leave
+""".split()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, then those of few tests: a long file that is begun last leaves the other processes idle."""
+    below, tests = Path(__file__).parent, collections.Counter(item.path for item in items)
+    turns = {below / f"{name}.py": number for number, name in enumerate(LONG)}
+    items.sort(key=lambda item: (turns.get(item.path, len(LONG)), tests[item.path], item.path))
 
 
 @pytest.fixture
