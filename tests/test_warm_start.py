@@ -115,6 +115,25 @@ def test_a_damaged_file_is_refused(tmp_path):
         tracer_core.load(tracer_core.compile(double), path)
 
 
+def mixed(x):
+    with torch.autocast("cpu", enabled=False):
+        exact = x @ x
+    return exact + x @ x
+
+
+def test_a_graph_of_a_call_inside_autocast_is_stored(tmp_path):
+    path, x = tmp_path / "mixed.json", torch.randn(16, 16, requires_grad=True)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        first = tracer_core.compile(mixed)
+        first(x)
+        assert tracer_core.save(first, path).left_out == ()
+        tracer_core.reset()
+        second = tracer_core.compile(mixed)
+        assert tracer_core.load(second, path) == 1
+        torch.testing.assert_close(second(x), mixed(x), rtol=1e-6, atol=1e-6)
+    assert not tracer_core.last_compile(second)  # nothing was captured
+
+
 def test_a_training_graph_is_left_out_with_its_reason(tmp_path):
     fast = tracer_core.compile(double)
     fast(torch.ones(3, requires_grad=True)).sum().backward()

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tracer_core
+from tracer_core.plugin_api import Backend
 
 
 def add_one(x):
@@ -61,3 +62,31 @@ def test_frozen_statistics_are_made_again_after_training_wrote_to_them():
             fast(x)
         model.eval()
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory."), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+)
+def test_a_graph_that_runs_out_of_memory_after_a_write_is_not_followed_by_the_program(error):
+    """The program would write a second time. Any allocation may fail, whatever a backend says of its early writes."""
+    short = False
+
+    def compile_graph(graph, spec):
+        def run(inputs):
+            if short:
+                inputs[0].data.add_(1)  # as a kernel writes, which no version counts
+                raise error
+            return graph.forward(*inputs)
+
+        run.written_early = frozenset()
+        return run
+
+    fast = tracer_core.compile(add_one, backend=Backend(name="short", compile=compile_graph))
+    x = torch.ones(3)
+    fast(x)
+    assert x.tolist() == [2, 2, 2]
+    short = True
+    with pytest.raises(type(error)):
+        fast(x)
+    assert x.tolist() == [3, 3, 3]

@@ -11,6 +11,7 @@ logged; such a runner carries its `Fallback`. Errors of a backend are BackendErr
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,11 +47,12 @@ from tracer_core.written import early_writes, versions_counted, writing_like
 @dataclass(frozen=True, slots=True)
 class Parts:
     """What a runner for a captured graph consists of, for storing it: the backend's own runner, the plan
-    for outputs, and the spec that it was compiled for."""
+    for outputs, the spec that it was compiled for, and the modes that are off around it (`without_modes`)."""
 
     runner: Runner
     plan: OutputPlan
     spec: CompileSpec
+    modes: tuple[str, ...] = ()
 
 
 def parts_of(runner: Runner) -> Parts | None:
@@ -118,6 +120,7 @@ def _stepped(captured: CapturedGraph, config: CompileConfig) -> Runner:
     compiled = _compile_lowered(captured, config, lowered)
     inner = training.in_its_grad_mode(lowered.graph.graph.nodes, compiled)
     run = _without_ambient_modes(captured, inner)
+    run.tracer_parts = None  # type: ignore[attr-defined]  # steps are not stored
     return writing_like(marked(training.with_used_up(captured, run), fallback_of(compiled)), compiled)
 
 
@@ -273,18 +276,25 @@ def _without_ambient_modes(
     """An ATen graph has its casts in it and needs no gradients: where the captured call ran inside
     autocast, or with grad mode on for inputs that require grad (but outputs that do not), those modes
     are switched off around it. Both are guarded by the tracer, so they are known here."""
-    contexts: list[Callable[[], Any]] = []
     tensors = [value for value in captured.real_inputs if isinstance(value, torch.Tensor)]
     on = torch.is_grad_enabled() and not inside_autograd  # autograd's own forward has it off
-    if on and any(tensor.requires_grad for tensor in tensors):
-        contexts.append(torch.no_grad)
-    contexts += [
-        lambda device=device: torch.autocast(device, enabled=False)  # type: ignore[misc]
+    grad = ("grad",) if on and any(tensor.requires_grad for tensor in tensors) else ()
+    autocast = {
+        device
         for device in {tensor.device.type for tensor in tensors}
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    ]
-    for context in contexts:
-        runner = _inside(context, runner)
+    }
+    return without_modes((*grad, *sorted(autocast)), runner)
+
+
+def without_modes(modes: Sequence[str], runner: Runner) -> Runner:
+    """`runner` with these modes off around it: ``"grad"``, or the device type of an autocast."""
+    parts = parts_of(runner)
+    for mode in modes:
+        off = torch.no_grad if mode == "grad" else functools.partial(torch.autocast, mode, enabled=False)
+        runner = _inside(off, runner)
+    if modes and parts is not None:
+        runner.tracer_parts = replace(parts, modes=tuple(modes))  # type: ignore[attr-defined]
     return runner
 
 

@@ -37,7 +37,7 @@ from tracer_core.segments.variants import Segment
 from tracer_core.version import __version__
 from tracer_core.written import early_writes, versions_counted
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +170,7 @@ def _graph(record: Captured, function: CompiledFunction) -> Any:
         "backend": base64.b64encode(data).decode(),
         "spec": _spec_to_json(parts.spec),
         "plan": None if parts.plan.trivial else parts.plan.text(),
+        "modes": list(parts.modes),
     }
 
 
@@ -201,11 +202,11 @@ def _load_graph(entry: dict[str, Any], function: CompiledFunction) -> Any:
     spec = _spec_from_json(stored["spec"], function.config.options)
     backend_runner = deserialize(base64.b64decode(stored["backend"]), spec)
     runner = versions_counted(backend_runner, spec, early_writes(backend_runner))
-    if stored["plan"] is None:
-        return runner
-    space: dict[str, Any] = {"runner": runner, "constants": ()}
-    exec(compile(stored["plan"], "<tracer outputs, stored>", "exec"), space)
-    return space["call"]
+    if stored["plan"] is not None:
+        space: dict[str, Any] = {"runner": runner, "constants": ()}
+        exec(compile(stored["plan"], "<tracer outputs, stored>", "exec"), space)
+        runner = space["call"]
+    return dispatch.without_modes(stored["modes"], runner)
 
 
 def _spec_to_json(spec: CompileSpec) -> dict[str, Any]:

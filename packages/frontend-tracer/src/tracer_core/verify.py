@@ -56,9 +56,10 @@ Rule = Callable[["Lowered"], Iterator[tuple[torch.fx.Node, str]]]
 def verify_lowered(lowered: Lowered) -> None:
     """Raises VerifyError for the first fault in ``lowered.graph``."""
     lowered.graph.graph.lint()
-    for rule in RULES:
-        for node, fault in rule(lowered):
-            raise VerifyError(f"{lowered.spec.name} ({lowered.ir}): {fault}\n{around(node)}")
+    with torch_private.autocast_off():  # the graph has its casts in it
+        for rule in RULES:
+            for node, fault in rule(lowered):
+                raise VerifyError(f"{lowered.spec.name} ({lowered.ir}): {fault}\n{around(node)}")
 
 
 def around(node: torch.fx.Node, distance: int = 5) -> str:

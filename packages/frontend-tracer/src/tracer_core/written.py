@@ -51,13 +51,20 @@ def versions_counted(run: Runner, spec: CompileSpec, early: frozenset[int] | Non
         written = [inputs[index] for index in mutations]
         try:
             return run(inputs)
-        except Exception:
-            written = [one for one, is_early in zip(written, before, strict=True) if is_early]
+        except Exception as error:
+            if not _may_come_anywhere(error):
+                written = [one for one, is_early in zip(written, before, strict=True) if is_early]
             raise
         finally:
             _count(written)
 
     return call_knowing
+
+
+def _may_come_anywhere(error: Exception) -> bool:
+    """Whether any allocation raises it: a graph may have written to all of its inputs by then."""
+    short = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    return short or "allocate memory" in str(error)  # of the CPU's allocator: a RuntimeError
 
 
 def _count(written: Iterable[torch.Tensor]) -> None:

@@ -195,7 +195,8 @@ class Generator:
         ]
 
     def _spare(self, written: list[tuple[Source, torch.fx.Node]], runner: Runner) -> Spare:
-        lowered = dispatch.parts_of(runner) is not None
+        parts = dispatch.parts_of(runner)
+        lowered = parts is not None and not parts.modes
         storages = [torch_private.storage_id(node.meta["val"]) for _, node in written]
         risky = self._risky(runner, lowered)
         always = {i for i, storage in enumerate(storages) if storage in risky}
