@@ -12,7 +12,9 @@ from cudagraphs_backend.runner import GraphedRunner
 from cudagraphs_backend.state import states
 from inductor_backend import recorded
 from inductor_backend.options import InductorOptions
+from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.serialize import deserialize, serialize
+from inductor_backend.target import interpreted
 from tests.cudagraphs.simulated import SimulatedDevice
 from tests.inductor.compiling import compiled
 from tests.inductor.test_operators import R
@@ -119,3 +121,35 @@ def test_several_graphs_keep_their_recordings(device):
             x = R(30 + k)
             torch.testing.assert_close(runner([x])[0], x.sort()[0])
     assert device.captures <= captures + 3  # inputs that moved are copied from then on
+
+
+@pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+def test_recordings_share_the_memory_of_what_is_no_result(device):
+    """Results have memory of their own and stay right while they are held, whatever else is replayed."""
+
+    def program(x, w):
+        parts = [x]
+        for _ in range(2):
+            parts.append(parts[-1] @ w)
+        for part in parts:
+            x = x @ part  # operators alone: interpreted kernels are no part of a simulated recording
+        return x, x @ w
+
+    sizes, runners, held = (660, 640), [], []  # the second fits into the blocks of the first
+    for size in sizes:
+        with interpreted():
+            runners.append(wrapped(program, "reduce-overhead", R(size, size), R(size, size))[1])
+    for _ in range(5):
+        for size, runner in zip(sizes, runners, strict=True):
+            x, w = torch.randn(size, size), torch.randn(size, size) / size**0.5
+            held.append((runner([x, w]), program(x, w)))
+    for result, expected in held:
+        torch.testing.assert_close(result, list(expected))
+    shared = states.of(torch.device("cpu")).shared_pool()
+    own = [pool.nbytes for pool in device.pools if pool is not shared]
+    assert sorted(own) == sorted(2 * [sum(_in_blocks(4 * size**2) for _ in range(2)) for size in sizes])
+    assert 0 < shared.nbytes <= 6 * _in_blocks(4 * 660**2)
+
+
+def _in_blocks(nbytes):
+    return (nbytes + 511) // 512 * 512

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -54,6 +54,15 @@ def to_scratch() -> None:
     """From here on memory is allocated where every recording may write."""
     if _current.router is not None:
         _current.router.to_scratch()
+
+
+def to(of_result: bool) -> None:
+    """From here on memory is allocated where results stay, or where every recording may write."""
+    (to_results if of_result else to_scratch)()
+
+
+#: Runs a graph, and calls what it is given before it allocates memory: with whether a result lives in that.
+PlacedRunner = Callable[[list[Any], Callable[[bool], None]], Sequence[Any]]
 
 
 def placed(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from cudagraphs_backend import lending, torch_private
+from cudagraphs_backend import lending, placement, torch_private
 from cudagraphs_backend.layout import Result, can_be_copied, results_of
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.pacing import Pace
@@ -113,7 +113,7 @@ class GraphedRunner:
         spec: CompileSpec,
         state: DeviceState,
         options: CudaGraphsOptions,
-        run_placed: Runner | None = None,
+        run_placed: placement.PlacedRunner | None = None,
     ) -> None:
         self._run, self._spec, self._state, self._options = run, spec, state, options
         self._run_placed = run_placed
@@ -271,9 +271,10 @@ class GraphedRunner:
 
     def _recorded(self, plan: Plan, inputs: list[Any]) -> Recording:
         """A recording, with scratch memory shared where the runner says what is scratch."""
-        if self._run_placed is not None:
+        run_placed = self._run_placed
+        if run_placed is not None:
             try:
-                return Recording(self._state, self._run_placed, inputs, plan, places=True)
+                return Recording(self._state, lambda given: run_placed(given, placement.to), inputs, plan, places=True)
             except Misplaced:
                 self._run_placed = None
         return Recording(self._state, self._run, inputs, plan)

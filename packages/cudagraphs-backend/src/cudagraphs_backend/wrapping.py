@@ -31,14 +31,14 @@ def wrap(
     spec: CompileSpec,
     options: CudaGraphsOptions | None = None,
     *,
-    run_placed: Runner | None = None,
+    run_placed: placement.PlacedRunner | None = None,
     numbers: Numbers | None = None,
 ) -> Runner:
     """`run`, replayed from recordings on CUDA devices. graph: or, where a stored runner is back without its graph, the
     attribute ``recorded_as`` of what came out when it was wrapped first. options: None takes them from `spec.options` where
-    those are this backend's, else the defaults. run_placed: does the same, calling
-    `placement.to_results` before it allocates memory that its results live in, and `to_scratch` after that. numbers: `run`
-    takes one more input, a tensor of the floats that a call brings, and reads these nowhere else."""
+    those are this backend's, else the defaults. run_placed: does the same, and calls its second argument with True before it
+    allocates memory that its results live in, with False before other memory. numbers: `run` takes one more input, a tensor
+    of the floats that a call brings, and reads these nowhere else."""
     traits = screening.traits_of(graph.graph) if isinstance(graph, torch.fx.GraphModule) else Traits.restored(graph)
     reason = traits.reason
     state = None if traits.device is None or reason is not None else states.of(traits.device)
@@ -69,7 +69,8 @@ def _options(given: Any) -> CudaGraphsOptions:
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """A runner that replays the graph's own operators."""
-    return wrap(_called(graph), graph, spec, run_placed=_called(placement.placed(graph)))
+    with_places = _called(placement.placed(graph))
+    return wrap(_called(graph), graph, spec, run_placed=lambda inputs, to: with_places(inputs))
 
 
 def _called(graph: torch.fx.GraphModule) -> Runner:

@@ -15,6 +15,7 @@ import torch
 
 from inductor_backend.options import InductorOptions
 from inductor_backend.runtime.numbers import on_host
+from inductor_backend.runtime.placing import placed
 from tracer_core.plugin_api import BackendNotFoundError, CompileSpec, Runner, get_backend, logger, resolve
 
 #: Modes in which graphs are recorded, whatever it brings.
@@ -57,12 +58,17 @@ def recorded(runner: Runner, gm: torch.fx.GraphModule | Mapping[str, Any], spec:
     make = resolve(get_backend("cudagraphs").options)
     options = make() if asked else make(measured=True, outputs="saved", warmup=_warmup(spec))
     if with_numbers is None:
-        wrapped: Runner = wrap(runner, gm, spec, options)
+        wrapped: Runner = wrap(runner, gm, spec, options, run_placed=placed(runner))
     else:
         numbers_of, call_with = with_numbers
         pinned = spec.device.type == "cuda"
         wrapped = wrap(
-            call_with, gm, spec, options, numbers=lambda inputs: on_host(numbers_of(inputs), pinned)
+            call_with,
+            gm,
+            spec,
+            options,
+            run_placed=placed(call_with),
+            numbers=lambda inputs: on_host(numbers_of(inputs), pinned),
         )
         wrapped = runner if wrapped is call_with else wrapped
     if wrapped is not runner and hasattr(runner, "artifact"):  # can be stored, and is recorded again where it is restored

@@ -2,7 +2,8 @@
 
 In: steps, buffers and the memory plan. Out: the module's text, which runs alone. What always holds: memory comes from
 torch's caching allocator, so it belongs to the stream of the call; what only kernels touch lies in one allocation; what
-an operator reads or returns is a tensor; nothing waits for the device.
+an operator reads or returns is a tensor; nothing waits for the device; memory that a result lives in is announced
+(`runtime.placing`), and so is the first after it that is none.
 """
 
 from __future__ import annotations
@@ -38,6 +39,21 @@ class TritonWrapper(Wrapper):
         """over: tensor -> the tensor in whose memory it is made."""
         super().__init__(program, plan, sizes, choices)
         self.triton, self.device, self.over = triton, device, over
+        self._results = self._with_results()
+        self._of_result = False  # whether what is allocated next is announced as a result's
+
+    def _with_results(self) -> set[str]:
+        """The tensors whose memory a result lives in."""
+        found = {self.program.buffers[name].storage for name in self.program.output_names}
+        for name in reversed(list(self.over)):  # each stands after the one that it is made in
+            if name in found:
+                found.add(self.over[name])
+        return found
+
+    def _announce(self, of_result: bool) -> None:
+        if of_result != self._of_result:
+            self._of_result = of_result
+            self.body.line(f"if to: to({of_result})")
 
     def step(self, number: int, step: Step) -> None:
         for name in step.fresh:
@@ -45,6 +61,7 @@ class TritonWrapper(Wrapper):
             if name in self.over:
                 self.body.line(f"{name} = {self._same_memory(name)}")
                 continue
+            self._announce(name in self._results)
             self.body.line(
                 f"{name} = empty({tuple_text(buffer.layout.sizes)}, {tuple_text(buffer.layout.strides)}, "
                 f"dtype={buffer.dtype}, device=device)"
@@ -53,6 +70,8 @@ class TritonWrapper(Wrapper):
             run = step.run.name
             self.body.line(f"{run}({', '.join([f'launches_{run}', 'stream', *step.run.arguments])})")
         if step.extern is not None:
+            made = [self.program.buffers[name].storage for name in step.extern.outputs if name is not None]
+            self._announce(not self._results.isdisjoint(made))
             self.extern(step.extern)
         dropped = self.plan.drop_after.get(number, [])
         if dropped:
@@ -69,6 +88,7 @@ class TritonWrapper(Wrapper):
         in_arena = [number for number, step in enumerate(steps) if _uses_arena(step)]
         for number, step in enumerate(steps):
             if in_arena and number == in_arena[0]:
+                self._announce(False)
                 self.body.line(f"arena = torch.empty({size_text(self.plan.size)}, dtype=torch.uint8, device=device)")
                 self.body.line("arena_address = arena.data_ptr()")
             self.step(number, step)
@@ -119,6 +139,8 @@ class TritonWrapper(Wrapper):
 
     def _open_arena(self, out: CodeWriter) -> None:
         out.line("stream = current_stream(device)")
+        if any(line.lstrip().startswith("if to: ") for line in self.body.lines):
+            out.line("to = route.to")
 
     def _close_arena(self, out: CodeWriter) -> None:
         """The allocator takes the arena back after its last use, in the order of the stream."""
@@ -153,6 +175,7 @@ from torch import empty_strided as empty
 from inductor_backend.output_support import example_tensor, expect, report
 from inductor_backend.runtime.cuda_launch import current_stream, launches, slot
 from inductor_backend.runtime.numbers import on_device
+from inductor_backend.runtime.placing import route
 from inductor_backend.runtime.triton_build import load_kernels
 from inductor_backend.runtime.triton_compile import Kernel
 """
