@@ -522,6 +522,8 @@ def main() -> int:
         sequence = generate(seed, options.length)
         wrong, replayed = run(sequence, options.device)
         replays += replayed
+        if seed % 25 == 24:
+            print(f"up to seed {seed}: {replays} replays, {failed} failed", file=sys.stderr, flush=True)
         if wrong:
             failed += 1
             sequence = smaller(sequence, options.device)
