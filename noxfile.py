@@ -108,7 +108,7 @@ def ci(session: nox.Session) -> None:
     """lint, types and tests, one after the other, in one environment: what .ci/run runs."""
     # Most of what pip installs is never imported: what is, is compiled by its first import, and kept for the processes
     # that tests start. An empty PYTHONDONTWRITEBYTECODE counts as none.
-    session.env.update(PIP_NO_COMPILE="1", PYTHONDONTWRITEBYTECODE="")
+    session.env.update(PIP_COMPILE="no", PYTHONDONTWRITEBYTECODE="")
     session.install(LINT)
     run_lint(session)
     install_all(session, tests=True)
