@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 
+import tracer_core
 from cudagraphs_backend.plugin import BACKEND as CUDAGRAPHS
 from cudagraphs_backend.runner import GraphedRunner
 from cudagraphs_backend.state import states
@@ -18,6 +19,7 @@ from inductor_backend.target import interpreted
 from tests.cudagraphs.simulated import SimulatedDevice
 from tests.inductor.compiling import compiled
 from tests.inductor.test_operators import R
+from tracer_core.plugin_api import OptionError
 
 
 @pytest.fixture
@@ -64,6 +66,12 @@ def test_left_alone_and_said_why(device, fn, mode, options, why):
     plain, runner = wrapped(fn, mode, R(30), **options)
     assert runner is plain
     assert recorded.report()[-1][1] == f"runs without CUDA graphs: {why}"
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_a_mode_that_records_and_the_option_not_to_contradict_each_other(mode):
+    with pytest.raises(OptionError, match=f"mode '{mode}' records every graph.*goes with mode 'default'"):
+        tracer_core.compile(many, mode=mode, options={"recordings": False})
 
 
 def test_a_mode_that_cannot_record_says_why(monkeypatch, caplog):

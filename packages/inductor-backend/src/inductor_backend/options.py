@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+#: Modes in which graphs on CUDA devices are recorded, whatever it brings.
+RECORDED_MODES = frozenset({"reduce-overhead", "max-autotune"})
+
 
 @dataclass(frozen=True, slots=True)
 class InductorOptions:
@@ -19,7 +22,7 @@ class InductorOptions:
     are so in both modes; on a GPU dropout draws other numbers inside its kernels unless this is True (from torch's generator
     and the elements' places: a seed gives them again, each call has its own).
     recordings: on CUDA devices the default mode records a graph (cudagraphs-backend) where timed calls show that it pays;
-    False: never.
+    False: never (an error with the modes that record every graph).
     All fields change the generated code, so all are part of the cache key. Raises ValueError for a budget outside 0 to 1."""
 
     fuse: bool = True

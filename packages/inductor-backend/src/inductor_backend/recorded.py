@@ -13,13 +13,10 @@ from typing import Any
 
 import torch
 
-from inductor_backend.options import InductorOptions
+from inductor_backend.options import RECORDED_MODES, InductorOptions
 from inductor_backend.runtime.numbers import on_host
 from inductor_backend.runtime.placing import placed
 from tracer_core.plugin_api import BackendNotFoundError, CompileSpec, Runner, get_backend, logger, resolve
-
-#: Modes in which graphs are recorded, whatever it brings.
-RECORDED_MODES = frozenset({"reduce-overhead", "max-autotune"})
 
 #: Modes in which they are recorded where it pays.
 MEASURED_MODES = frozenset({"default"})
