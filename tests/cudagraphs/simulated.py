@@ -53,6 +53,7 @@ class Pool:
         self.blocks: list[tuple[torch.Tensor, list[Any]]] = []
         self.last: tuple[int, int] | None = None  # stream, and how much it had been given after the last replay
         self.busy = self.tainted = False
+        self.graphs = 0  # that were recorded in it and are alive: without any, the allocator takes its memory back
 
     def allocate(self, like: torch.Tensor) -> torch.Tensor:
         span = (
@@ -186,10 +187,13 @@ class SimulatedGraph:
         self.device, self.pools, self.steps = device, pools, steps
         self.replays = 0
         self.stream: int | None = None  # of the replay before
+        self.pools[0].graphs += 1  # of a second one, scratch memory, the allocator does not know that the graph needs it
 
     def replay(self) -> None:
         if self.steps is None:
             raise HazardError("a graph that was reset is replayed")
+        if not all(pool.graphs for pool in self.pools):
+            raise HazardError("a replay writes to a pool that was given back")
         stream, clocks = self.device.current_stream(), self.device.clocks
         clocks[stream][stream] += 1
         for pool in self.pools:
@@ -220,7 +224,14 @@ class SimulatedGraph:
     def reset(self) -> None:
         if self.device.recording:
             raise HazardError("a graph is destroyed during a capture")
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self.pools[0].graphs -= self.steps is not None
         self.steps = None
+
+    def __del__(self) -> None:
+        self._let_go()
 
 
 class SimulatedDevice:

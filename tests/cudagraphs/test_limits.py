@@ -304,6 +304,20 @@ def test_scratch_memory_is_shared_and_results_have_their_own(simulated):
     assert sizes[-1] <= 4 * nbytes, sizes  # the intermediates of one run
 
 
+def test_a_capture_that_fails_leaves_the_scratch_memory_of_others(simulated):
+    """No further recording is made in the pool that it failed in; those that are there go on."""
+    compiled = simulated.compile(chain)
+    fails = simulated.compile(lambda x: torch.ops.graphtests.reads(torch.stack(chain(x))) + 1)
+    for number in range(6):
+        x = simulated.randn(4 * LARGE)
+        same(compiled(x), chain(x))
+        if number == 3:
+            for _ in range(3):
+                fails(simulated.randn(4 * LARGE))
+    assert "captur" in simulated.reasons
+    assert simulated.replays == 5
+
+
 def test_results_that_are_placed_wrongly_are_noticed(simulated, monkeypatch):
     from cudagraphs_backend import placement
 

@@ -92,6 +92,7 @@ class Recording:
         self._pointers = [one.data_ptr() if isinstance(one, torch.Tensor) else 0 for one in given]
         pool = state.device.new_pool() if plan.keeps else state.shared_pool()
         scratch = state.shared_pool() if plan.keeps and places else None
+        self._anchor = None if scratch is None else state.anchor()
         self._graph, outputs, taken = state.record(
             lambda: list(run(list(given))),  # a runner may clear its list
             pool,
@@ -225,8 +226,9 @@ class Recording:
             return
         self.closed = True
         lending.forget(getattr(self, "_keys", []))
-        held = self._buffers, getattr(self, "_outputs", None)
+        held = self._buffers, getattr(self, "_outputs", None), self._anchor
         self._state.discard(self, self._graph, held)
+        self._anchor = None
         self._outputs, self._kept, self._storages, self._buffers, self._keys = [], [], [], [], []
 
     def __del__(self) -> None:

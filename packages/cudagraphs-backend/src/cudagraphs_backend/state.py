@@ -96,6 +96,11 @@ class DeviceState:
             self._shared = pool, anchor
         return self._shared[0]
 
+    def anchor(self) -> Graph | None:
+        """What keeps the shared pool alive. A recording that only takes scratch memory from there must hold it: the
+        allocator knows of its other pool alone."""
+        return None if self._shared is None else self._shared[1]
+
     def record(
         self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator], scratch: Any = None
     ) -> tuple[Graph, T, int]:
@@ -113,9 +118,8 @@ class DeviceState:
 
     def _retire(self, pool: Any) -> None:
         """A pool in which a capture failed takes no other one: torch 2.11 believes that it is still recorded to.
-        Recordings that are in it keep it alive themselves."""
+        Recordings that are in it keep it alive, by the anchor where they hold that."""
         if self._shared is not None and self._shared[0] is pool:
-            self._shared[1].reset()
             self._shared = None
 
     def held_bytes(self) -> int:
