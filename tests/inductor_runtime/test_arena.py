@@ -45,11 +45,13 @@ def test_an_arena_is_reused_only_after_it_was_given_back() -> None:
     assert pool.take() is first and pool.made == 2
 
 
-def test_threads_never_share_an_arena() -> None:
-    pool, wrong = ArenaPool(4096, [(0, torch.int64, (512,), (1,), 0)]), []
+def assert_never_shared(pools: list[ArenaPool], turns: int) -> None:
+    """Four threads take arenas of the pools by turns, and find in each what they have written there."""
+    wrong: list[int] = []
 
     def work(number: int) -> None:
-        for _ in range(300):
+        for turn in range(turns):
+            pool = pools[(turn + number) % len(pools)]
             arena = pool.take()
             arena.views[0].fill_(number)
             if not bool((arena.views[0] == number).all()):
@@ -61,7 +63,13 @@ def test_threads_never_share_an_arena() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and pool.made <= 4
+    assert not wrong
+
+
+def test_threads_never_share_an_arena() -> None:
+    pool = ArenaPool(4096, [(0, torch.int64, (512,), (1,), 0)])
+    assert_never_shared([pool], 300)
+    assert pool.made <= 4
 
 
 BIG = 3 << 20
@@ -97,23 +105,7 @@ def test_calls_that_run_at_once_never_share_a_block(blocks) -> None:
     pools = [ArenaPool(BIG, BIG_VIEW), ArenaPool(2 * BIG, BIG_VIEW)]
     held = [pool.take() for pool in pools for _ in range(2)]
     assert len({arena.address for arena in held}) == 4
-    wrong: list[int] = []
-
-    def work(number: int) -> None:
-        for turn in range(200):
-            pool = pools[(turn + number) % 2]
-            arena = pool.take()
-            arena.views[0].fill_(number)
-            if not bool((arena.views[0] == number).all()):
-                wrong.append(number)
-            pool.give(arena)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    assert_never_shared(pools, 200)
 
 
 def test_a_block_goes_with_the_last_graph_that_needs_it(blocks) -> None:
