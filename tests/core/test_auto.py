@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support.threads import together
 from tracer_core.auto.turns import Turns
 from tracer_core.errors import BackendNotFoundError, OptionError
 from tracer_core.plugin_api import Backend
@@ -279,11 +280,7 @@ def test_threads_are_served_right_while_candidates_are_tried():
             if not torch.equal(fast(x), x + MANY):
                 failures.append(number)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work)
     assert not failures
     assert fast.choices(wait=60)[0].chosen == "clever"
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import torch
 
 from tests.cudagraphs.test_results import LARGE, large, same, small
+from tests.support.threads import together
 
 
 def test_threads_share_a_compiled_function(world):
@@ -16,26 +15,17 @@ def test_threads_share_a_compiled_function(world):
     compiled(x), compiled(x)
     if world.simulated is not None:
         world.simulated.delay = 0.002
-    problems = []
 
     def work(seed):
-        try:
-            generator = torch.Generator(device=world.device).manual_seed(seed)
-            kept = []
-            for _ in range(6):
-                x = torch.randn(LARGE // 4, device=world.device, generator=generator)
-                kept.append((compiled(x), large(x)))
-                for actual, expected in kept[-2:]:
-                    same(actual, expected)
-        except BaseException as error:
-            problems.append(error)
+        generator = torch.Generator(device=world.device).manual_seed(seed)
+        kept = []
+        for _ in range(6):
+            x = torch.randn(LARGE // 4, device=world.device, generator=generator)
+            kept.append((compiled(x), large(x)))
+            for actual, expected in kept[-2:]:
+                same(actual, expected)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
+    together(work, threads=4)
     assert world.replays > 6
 
 

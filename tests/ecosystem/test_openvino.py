@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import tracer_core
+from tests.support.threads import together
 from tracer_core import settings
 from tracer_core.errors import OptionError
 from tracer_core.testing.compare import tensors_in
@@ -194,11 +194,7 @@ def test_results_stay_and_threads_get_their_own():
                 if not torch.equal(fast(x)[0], x * 2):
                     wrong.append(number)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work)
     assert not wrong
 
 

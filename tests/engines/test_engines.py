@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 import tracer_core
 from tests.aten.programs import PROGRAMS, randn, runs_as_eager
 from tests.engines.running import compiled
+from tests.support.threads import together
 from tracer_core.fallbacks import fallback_of
 from tracer_core.testing import compare, error_ratio
 
@@ -156,11 +156,7 @@ def test_threads_share_nothing(engine):
             if not torch.allclose(results[number], expected[number], rtol=1e-4):
                 return
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work)
     for number, result in results.items():
         torch.testing.assert_close(result, expected[number], rtol=1e-4, atol=1e-4)
     assert len(results) == 8
@@ -195,11 +191,7 @@ def test_eight_threads_call_one_compiled_model(engine):
         done.append(number)
 
     done: list[int] = []
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work)
     assert sorted(done) == list(range(8)) and not wrong
 
 

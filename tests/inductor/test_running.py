@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from inductor_backend.loop_ir import verify
 from inductor_backend.loop_ir.nodes import Store
 from inductor_backend.serialize import FORMAT, deserialize, serialize
 from tests.inductor.compiling import compiled
+from tests.support.threads import together
 from tracer_core.plugin_api import BackendError, VerifyError
 
 
@@ -86,11 +86,7 @@ def test_threads_and_recursion_have_an_arena_each():
             if not torch.equal(c(*inputs(seed))[0], expected[seed]):
                 wrong.append(seed)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work, threads=4)
     assert not wrong
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 import typing
 
 import pytest
@@ -13,6 +12,7 @@ from torch import nn
 
 import tracer_core
 from tests.support.kept_copies import kept_copies
+from tests.support.threads import together
 from tracer_core.testing import compare
 
 
@@ -138,7 +138,9 @@ def test_threads_see_their_own_errors():
     compiled(weight, torch.tensor([0, 1]))
     wrong: list[str] = []
 
-    def work(index, bad):
+    def work(number):
+        at = (1, 7, 2, 9)[number]
+        index, bad = torch.tensor([0, at]), at > 4
         for _ in range(300):
             try:
                 result = compiled(weight, index)
@@ -149,9 +151,5 @@ def test_threads_see_their_own_errors():
                 if bad or not torch.equal(result, weight[index] * 2):
                     wrong.append("a bad index went unseen")
 
-    threads = [threading.Thread(target=work, args=(torch.tensor([0, at]), at > 4)) for at in (1, 7, 2, 9)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work, threads=4)
     assert not wrong, wrong[:3]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 
 from inductor_backend.runtime import arena as arena_module
 from inductor_backend.runtime.arena import ArenaPool
+from tests.support.threads import together
 
 VIEWS = [
     (0, torch.float32, (4, 8), (8, 1), 0),
@@ -58,11 +58,7 @@ def assert_never_shared(pools: list[ArenaPool], turns: int) -> None:
                 wrong.append(number)
             pool.give(arena)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(work, threads=4)
     assert not wrong
 
 

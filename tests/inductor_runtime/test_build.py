@@ -18,6 +18,7 @@ from inductor_backend.runtime import build_cpp
 from inductor_backend.runtime.build_cpp import build, load_binary
 from inductor_backend.runtime.objects import Unit
 from inductor_backend.runtime.toolchain import find_compiler, loaded_openmp_libraries
+from tests.support.threads import together
 from tracer_core.errors import BackendError
 
 ADD = """#include "prelude.h"
@@ -231,16 +232,8 @@ def test_a_unit_of_several_libraries_is_compiled_once_and_kept() -> None:
     first = build([unit], name="one")  # the library and its only part do not wait for each other
     (kept,) = [file for file in first.path.parent.glob("*.o") if b"run_add" in file.read_bytes()]
     written = kept.stat().st_mtime_ns
-    done: list[build_cpp.Library] = []
-    threads = [
-        threading.Thread(target=lambda name=name: done.append(build([unit, other], name=name)))
-        for name in ("two", "three")
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert len(done) == 2 and not add(done[0]).any() and not add(first).any()
+    done = together(lambda number: build([unit, other], name=("two", "three")[number]), threads=2)
+    assert not add(done[0]).any() and not add(first).any()
     assert kept.stat().st_mtime_ns == written
     assert build([Unit(ADD, ("-O1",), keep=True)], name="one").key != first.key
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 import tracer_core
+from tests.support.threads import together
 from tests.tracer.twin import same, twin
 from tracer_core.errors import RecompileLimitWarning
 
@@ -204,16 +204,13 @@ def test_threads():
     xs = [torch.randn(n, 4) for n in range(2, 10)]
     wrong = []
 
-    def work(x):
+    def work(number):
+        x = xs[number]
         for _ in range(5):
             if not torch.equal(compiled(x), m.fc(x).relu() * 2):
                 wrong.append(x)
 
-    threads = [threading.Thread(target=work, args=(x,)) for x in xs]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(30)
+    together(work, threads=len(xs))
     assert not wrong
 
 

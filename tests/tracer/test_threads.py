@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import multiprocessing
 import os
 import threading
+import traceback
 
 import pytest
 import torch
 
 import tracer_core
+from tests.support import threads
 from tests.tracer.facts import Box
 from tests.tracer.twin import module
 from tracer_core import runtime
@@ -19,31 +22,7 @@ from tracer_core.testing import CaptureCounter, compare
 THREADS = 8
 X = torch.randn(3, 4)
 
-
-def together(work, threads=THREADS, seconds=15):
-    """Runs work(number) on every thread, all starting at once; returns the results, raises the first error."""
-    barrier = threading.Barrier(threads)
-    results, errors = [None] * threads, []
-
-    def run(number):
-        torch.set_grad_enabled(False)
-        barrier.wait()
-        try:
-            results[number] = work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    started = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(threads)]
-    for thread in started:
-        thread.start()
-    for thread in started:
-        thread.join(seconds)
-        if thread.is_alive():
-            faulthandler.dump_traceback()
-            pytest.fail("a thread did not finish: deadlock")
-    if errors:
-        raise errors[0]
-    return results
+together = functools.partial(threads.together, threads=THREADS, seconds=15, grad=False)
 
 
 def test_one_function_is_compiled_once():
@@ -273,6 +252,8 @@ def in_child(work):
             faulthandler.dump_traceback_later(10, exit=True)
             work()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
