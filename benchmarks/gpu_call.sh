@@ -43,7 +43,7 @@ checks() {
   local first=$(( (limit - 60) * 6 / 10 )) rest
   [ -n "$(workers 2)" ] || echo "no pytest-xdist: tests run in one process"
   ( export OMP_NUM_THREADS=1
-    tests gpu_tests $first -m gpu $(workers 7) tests/triton_kernels tests/cudagraphs  ) &
+    tests gpu_tests $first -m gpu $(workers 7) tests/triton_kernels tests/cudagraphs tests/test_gpu_page.py ) &
   ( export OMP_NUM_THREADS=1
     tests python312 $first $(workers 5) tests/triton_kernels/test_masks.py tests/tracer/test_lang_type_parameters.py \
       tests/tracer/test_torch_higher_order.py tests/tracer/test_zoo.py tests/tracer/test_generate.py \
