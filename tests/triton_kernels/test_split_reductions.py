@@ -36,6 +36,19 @@ def whole(x):
     return x.sum(), x.amax(), (x - 20).amax(), x.amin(), (x > 8).any(), (x < 9).all(), (x + 30).amin()
 
 
+def normalised(x, w, b):
+    return F.batch_norm(x, None, None, w, b, True).relu()
+
+
+def image_norm_gradients(g, x, w, mean, rstd):
+    arguments = g, x, w, None, None, mean, rstd, True, 1e-5, [True, True, True]
+    return torch.ops.aten.native_batch_norm_backward(*arguments)
+
+
+def channels_last(*sizes):
+    return R(*sizes).to(**last)
+
+
 #: name -> (program, inputs, kernels or None)
 CASES = {
     "columns": (lambda x: x.sum(0), (R(1024, 24),), 2),
@@ -52,6 +65,14 @@ CASES = {
     "a prime looked up": (lambda x, i: (x[i].sum(0), (x[i] == x[0]).any(0)), (R(7, 3), I(1, 7, 1009)), 2),
     "a prime that is padded": (lambda x: F.pad(x, (0, 0, 1, 0), value=3.0).sum(0), (R(1008, 3),), 2),
     "a prime of twos": (lambda x: x.sum(1), (R(2, 8209),), 2),
+    "images normalised": (normalised, (channels_last(4, 64, 8, 8), R(64), R(64)), 1),
+    "odd images normalised": (normalised, (channels_last(3, 70, 5, 7), R(70), R(70)), 1),
+    "larger images normalised": (normalised, (channels_last(4, 64, 16, 17), R(64), R(64)), 3),
+    "few channels normalised": (normalised, (channels_last(4, 24, 16, 16), R(24), R(24)), 3),
+    "a norm's gradients": (
+        image_norm_gradients,
+        (channels_last(4, 64, 8, 8), channels_last(4, 64, 8, 8), R(64), R(64) / 9, R(64).abs() + 0.5), 1,
+    ),
     "long rows": (lambda x: (x.sum(1), x.amax(1)), (R(2, 5000),), None),
     "all": (lambda x: x.sum(), (R(20_000),), 2),
     "products": (lambda x: (1 + x / 500).prod(0), (R(512, 3),), 2),

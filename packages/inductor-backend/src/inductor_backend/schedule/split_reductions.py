@@ -39,6 +39,10 @@ LONG_PART = 16
 #: Long parts that need not be equal begin at multiples of so many elements, for wide loads.
 ALIGNED = 16
 
+#: Columns that a program holds in registers where they are read again, and from how many on: a normalisation of images is
+#: one kernel then, in place of parts, what comes of them, and what uses that.
+LONGEST_HELD_COLUMN, HELD_COLUMNS = 1024, 64
+
 #: Reductions whose parts are reduced in the same way (Welford apart).
 _AGAIN = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
@@ -60,9 +64,11 @@ def split_reductions(program: Program, sizes: SizeVars) -> list[str]:
     """Splits what it can; returns one line for each."""
     notes: list[str] = []
     nodes: list[Node] = []
-    writers = program.writers()
+    writers, readers = program.writers(), _readers(program)
     for node in program.nodes:
-        cut = _cuts(program, node, sizes, writers) if isinstance(node, LoopNode) else None
+        cut = None
+        if isinstance(node, LoopNode) and not _is_read_again(program, node, sizes, readers):
+            cut = _cuts(program, node, sizes, writers)
         if cut is None:
             nodes.append(node)
             continue
@@ -102,6 +108,37 @@ def _cuts(
     if parts * 4 >= wanted or (parts >= 8 and row <= parts * LONG_PART * shortest):
         return cut
     return _uneven(node, wanted, sizes)
+
+
+def _readers(program: Program) -> dict[str, list[LoopNode]]:
+    found: dict[str, list[LoopNode]] = {}
+    for node in program.nodes:
+        if isinstance(node, LoopNode):
+            for name in node.reads():
+                found.setdefault(name, []).append(node)
+    return found
+
+
+def _is_read_again(
+    program: Program, node: LoopNode, sizes: SizeVars, readers: Mapping[str, Sequence[LoopNode]]
+) -> bool:
+    """Columns that fit into registers, and what comes of their reduction goes back into each of their elements."""
+    if not node.is_reduction:
+        return False
+    column = product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r)
+    count = product(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r)
+    if not isinstance(column, int) or column > LONGEST_HELD_COLUMN or sizes.hint(count) < HELD_COLUMNS:
+        return False
+    if not _across(program, node, sizes):
+        return False
+    whole, names = product(node.sizes), list(node.writes)
+    for name in names:  # grows
+        for reader in readers.get(name, ()):
+            if product(reader.sizes) == whole and not reader.is_reduction:
+                return True
+            if product(reader.sizes) == count:
+                names += [other for other in reader.writes if other not in names]
+    return False
 
 
 def _across(program: Program, node: LoopNode, sizes: SizeVars) -> bool:

@@ -13,12 +13,13 @@ from inductor_backend.codegen.cpp.loops import LoopNest, accesses, walk
 from inductor_backend.index_expr import Expr, Index, product
 from inductor_backend.loop_ir.nodes import Program
 from inductor_backend.schedule.fused_body import KernelBody
+from inductor_backend.schedule.split_reductions import LONGEST_HELD_COLUMN
 from inductor_backend.size_vars import SizeVars
 
 #: Rows up to this length are held in registers (16 elements a thread with 16 warps).
 LONGEST_PERSISTENT = 8192
 
-#: The same for rows that lie across memory, of which a block holds many.
+#: The same for rows that lie across memory, of which a block holds many; those that are read more than once may be longer.
 LONGEST_COLUMN = 64
 
 #: Streaming multiprocessors that a grid should keep busy.
@@ -81,7 +82,8 @@ def choose_tile(program: Program, body: KernelBody, nest: LoopNest, sizes: SizeV
     outer = tuple(range(len(nest.outer)))
     inner = tuple(range(len(outer), len(nest.sizes)))
     if any(body.domain.reduced):
-        return _reduction(nest, sizes, flats, outer, inner)
+        again = sum(bool(phase.loop) for phase in body.phases) > 1
+        return _reduction(nest, sizes, flats, outer, inner, again)
     crossing = _crossing(program, body, nest, sizes, flats)
     if crossing is not None:
         return _tiled(program, body, nest, outer, crossing)
@@ -140,13 +142,20 @@ def _is_column(
 
 
 def _reduction(
-    nest: LoopNest, sizes: SizeVars, flats: list[Index], outer: tuple[int, ...], inner: tuple[int, ...]
+    nest: LoopNest,
+    sizes: SizeVars,
+    flats: list[Index],
+    outer: tuple[int, ...],
+    inner: tuple[int, ...],
+    again: bool,
 ) -> Tile:
+    """again: its rows are read more than once."""
     rows, row = product(nest.outer), product(nest.reduced)
     count, length = sizes.hint(rows), max(sizes.hint(row), 1)
     longest = sizes.upper(row)
     column = _is_column(nest, sizes, flats, outer, inner)
-    fits = longest is not None and longest <= (LONGEST_COLUMN if column else LONGEST_PERSISTENT)
+    most = LONGEST_PERSISTENT if not column else LONGEST_HELD_COLUMN if again else LONGEST_COLUMN
+    fits = longest is not None and longest <= most
     if fits:
         assert longest is not None
         r_block = power_of_two(max(longest, 1))
@@ -163,7 +172,7 @@ def _reduction(
 
 
 def _rows_at_once(count: int, r_block: int, column: bool) -> int:
-    most = max(1, (2048 if column else 1024) // r_block)
+    most = max(8 if column else 1, (2048 if column else 1024) // r_block)
     block = min(most, power_of_two(max(count, 1)))
     least = min(block, 16) if column else 1
     while block > least and count < 2 * PROCESSORS * block:
