@@ -348,14 +348,12 @@ def run_stages(c: Compilation, until: str | None = None) -> Compilation:
                 item.run(c)
                 if check and item.verify is not None:
                     item.verify(c)
-            except BackendError as error:
-                label = f"inductor stage {number}/{len(pipeline)} {item.name!r} failed on {c.spec.name}: "
-                raise BackendError("inductor", item.name, label + error.detail, error.dump) from error
             except Exception as error:
-                label = f"inductor stage {number}/{len(pipeline)} {item.name!r} failed on {c.spec.name}: "
-                raise BackendError(
-                    "inductor", item.name, f"{label}{type(error).__name__}: {error}"
-                ) from error
+                detail, dump = f"{type(error).__name__}: {error}", None
+                if isinstance(error, BackendError):
+                    detail, dump = error.detail, error.dump
+                where = f"inductor stage {number}/{len(pipeline)} {item.name!r} failed on {c.spec.name}"
+                raise BackendError("inductor", item.name, f"{where}: {detail}", dump) from error
             if item.dump is not None and wants_text():
                 record.text = item.dump(c)
             elif item.name == "module":
