@@ -405,6 +405,7 @@ def _replace(side: Side, r: random.Random) -> None:
             module.train(not module.training)
         elif kind == "zeros":
             module.zero_grad(set_to_none=r.random() < 0.5)
+    side.without_history()  # eager's backward reads what `.data =` put into a parameter after the forward
 
 
 def _reset(side: Side, r: random.Random) -> None:

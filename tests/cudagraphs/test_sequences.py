@@ -15,13 +15,13 @@ def test_sequences_give_eagers_values():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("start", range(0, 40, 10))
+@pytest.mark.parametrize("start", range(0, 24, 6))
 def test_sequences_give_eagers_values_on_a_gpu(start):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    found = [(seed, *run(generate(seed), torch.device("cuda", 0))) for seed in range(start, start + 10)]
+    found = [(seed, *run(generate(seed), torch.device("cuda", 0))) for seed in range(start, start + 6)]
     assert [(seed, wrong) for seed, wrong, _ in found if wrong] == []
-    assert sum(replays for _, _, replays in found) > 100
+    assert sum(replays for _, _, replays in found) > 60
 
 
 def test_a_seed_stands_for_one_sequence():
