@@ -9,6 +9,7 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.schedule import split_reductions
 from inductor_backend.target import interpreted
 from tests.inductor.compiling import clones, compiled, flat, tolerance
 from tests.inductor.test_operators import I, R
@@ -96,6 +97,38 @@ def test_parts_give_the_whole(name, dynamic):
         torch.testing.assert_close(ours, eager, **bounds)
     if kernels is not None and not dynamic:
         assert made.kernels == kernels
+
+
+def with_some(number):
+    x = R(211)
+    x[60:150:23] = number
+    return x
+
+
+places = lambda x: (x.argmax(), x.argmin())  # noqa: E731
+
+#: name -> (program, input)
+PLACES = {
+    "several dimensions": (places, R(2, 3, 53)),
+    "columns": (lambda x: (x.argmax(0), x.argmin(0, keepdim=True)), R(211, 2)),
+    "many equal ones": (places, I(-3, 3, 211)),
+    "NaN": (places, with_some(float("nan"))),
+    "the last one": (places, torch.cat([R(210), torch.tensor([99.0])])),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_places_are_found_in_parts(name, monkeypatch):
+    for limit in ("LONG_ROW", "SHORTEST_ROW", "LONG_COLUMN", "SHORTEST_COLUMN"):
+        monkeypatch.setattr(split_reductions, limit, 64)
+    for part in ("SHORTEST_PART", "SHORTEST_COLUMN_PART"):
+        monkeypatch.setattr(split_reductions, part, 24)
+    fn, x = PLACES[name]
+    with interpreted():
+        made = compiled(fn, x)
+    assert "_extremes" in "".join(made.compilation.program.buffers), "nothing was cut"
+    for ours, eager in zip(made(x.clone()), fn(x), strict=True):
+        assert ours.dtype == eager.dtype and torch.equal(ours, eager)
 
 
 def test_neighbours_read_neighbours():

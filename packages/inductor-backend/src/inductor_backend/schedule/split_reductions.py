@@ -46,6 +46,10 @@ LONGEST_HELD_COLUMN, HELD_COLUMNS = 1024, 64
 #: Reductions whose parts are reduced in the same way (Welford apart).
 _AGAIN = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
+#: Reductions that give a place, and those that give what is there: three loops more, so only for rows so long.
+_PLACES = {"argmax": "max", "argmin": "min"}
+LONG_ROW, LONG_COLUMN = 16384, 2048
+
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -86,11 +90,16 @@ def _cuts(
     program: Program, node: LoopNode, sizes: SizeVars, writers: Mapping[str, Sequence[Node]]
 ) -> Cuts | None:
     """How the node is cut (None: it stays whole)."""
-    if len(node.stores) != 1 or node.stores[0].reduce not in (*_AGAIN, "welford"):
+    if len(node.stores) != 1 or node.stores[0].reduce not in (*_AGAIN, *_PLACES, "welford"):
         return None
     rows = sizes.hint(product(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r))
     row = sizes.hint(product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r))
-    if _across(program, node, sizes):
+    across = _across(program, node, sizes)
+    if node.stores[0].reduce in _PLACES:
+        short = row < (LONG_COLUMN if across else LONG_ROW)
+        if short or node.stores[0].value.dtype == torch.bool:
+            return None
+    if across:
         programs = -(-rows // COLUMNS_OF_A_PROGRAM)
         if row < SHORTEST_COLUMN or programs * 2 > PROGRAMS:
             return None
@@ -280,6 +289,8 @@ def _split(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[Lo
         length = _length(node, cut)
         assert isinstance(length, int)
         return [first, *_combine_welford(program, node, store, partial, parts_of, length)]
+    if store.reduce in _PLACES:
+        return [first, *_combine_places(program, node, cut, first, partial[0], parts_of, across)]
     place = _rows_only(node, store, parts_of.kept())
     return [
         first,
@@ -309,6 +320,7 @@ def _inside(node: LoopNode, cut: Cuts, by: Sequence[Index]) -> Value:
 
 def _neutral(reduce: str | None, dtype: torch.dtype) -> Value:
     """Of a reduction over values of that type."""
+    reduce = _PLACES.get(reduce or "", reduce)
     if reduce in ("max", "min"):
         least = reduce == "max"
         if dtype.is_floating_point:
@@ -358,6 +370,41 @@ def _over_parts(
     return replace(
         node, name=name, sizes=parts.sizes, reduced=parts.part, stores=(Store(targets, place, value, kind),)
     )
+
+
+def _combine_places(
+    program: Program, node: LoopNode, cut: Cuts, first: LoopNode, at: Buffer, parts: _Parts, across: bool
+) -> list[LoopNode]:
+    """What is greatest (or least) in each part and in all; the first place of those parts that have it. NaN is the greatest
+    and the least. at: the places in the parts."""
+    (store,), (of_part,) = node.stores, first.stores
+    kind, dtype, (target,) = _PLACES[store.reduce or ""], of_part.value.dtype, store.buffers
+    extremes = _buffer(program, f"{target}_extremes", parts.sizes, dtype, parts.part if across else None)
+    best = _buffer(program, f"{target}_best", parts.results, dtype)
+    beside = replace(of_part, buffers=(extremes.name,), reduce=kind)
+    of_parts = replace(first, name=f"{node.name}_extremes", stores=(beside,))
+    of_all = _over_parts(node, f"{node.name}_best", parts, extremes, (best.name,), parts.kept(), kind)
+    loops = variables(parts.sizes)
+    here, there = load(extremes.name, loops, dtype), load(best.name, parts.kept(), dtype)
+    same = make("eq", here, there)
+    if dtype.is_floating_point:
+        same = make("bit_or", same, make("ne", here, here))
+    begin = make("index", attr=_beginning(node, cut, [v for v, part in zip(loops, parts.part, strict=True) if part]))
+    place = make("add", load(at.name, loops, torch.int64), begin)
+    found = make("where", same, place, const(2**63 - 1, torch.int64))
+    index = _rows_only(node, store, parts.kept())
+    last = replace(node, sizes=parts.sizes, reduced=parts.part, stores=(Store((target,), index, found, "min"),))
+    return [of_parts, of_all, last]
+
+
+def _beginning(node: LoopNode, cut: Cuts, loops: Sequence[Index]) -> Index:
+    """Where a part begins in its row. loops: over the parts of each cut dimension."""
+    reduced = [p for p, r in enumerate(node.reduced) if r]
+    steps = dict(zip(reduced, contiguous_strides([node.sizes[p] for p in reduced]), strict=True))
+    found = Index()
+    for p, loop in zip(sorted(cut), loops, strict=True):
+        found = found + loop * product((cut[p].length, steps[p]))
+    return found
 
 
 def _combine_welford(
