@@ -34,6 +34,14 @@ OWN = {
     "rows too long for registers": (lambda x: F.layer_norm(x, (9000,)).softmax(-1), R(2, 9000)),
     "argmax of long rows": (lambda x: x.argmax(1), I(0, 50, 1, 8200)),
     "argmax of integers": (lambda x: (x.argmax(1), x.argmin(1)), I(-3, 3, 4, 9)),
+    "comparisons of rounded numbers": (
+        lambda x: (x.bfloat16() >= 0.7, x.bfloat16() == 1.3, x.half() * x.half() == (x.half() * x.half()).clone()),
+        torch.tensor([0.7, 1.3, 2.0]),
+    ),
+    "gradient of padding in 16 bits": (
+        lambda x: torch.ops.aten.reflection_pad1d_backward(x, x[..., 1:-1], [1, 1]),
+        R(1, 1, 26).bfloat16(),
+    ),
     "numbers beyond 32 bits": (
         lambda x: (x + torch.arange(9) * 1_000_000_007, torch.arange(-3_000_000_000, 3_000_000_000, 10**9)),
         I(-3, 3, 9),

@@ -210,7 +210,7 @@ class GraphLowering:
             )
 
     def lowered(self, node: torch.fx.Node, lowering: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """What the lowering gives; ATen's operator where Triton has no form of an op that the lowering used."""
+        """What the lowering gives; ATen's operator where Triton has no form of what the lowering used."""
         nodes, copies = len(self.program.nodes), len(self.ctx.copies)
         result = lowering(self.ctx, *args, **kwargs)
         if not self.target.triton:
@@ -219,6 +219,14 @@ class GraphLowering:
         unknown = {
             value.name for value in topological(root for one in made for s in one.stores for root in s.roots)
         } - KNOWN_OPS
+        unknown |= {
+            f"additions of {self.program.buffers[name].dtype} in any order"
+            for one in made
+            for store in one.stores
+            if store.combine is not None
+            for name in store.buffers
+            if not _adds_in_any_order(self.program.buffers[name].dtype)
+        }
         if not unknown:
             return result
         if node.target not in FALLBACKS:
@@ -393,6 +401,8 @@ def _number_text(value: Any) -> str:
 def _unordered(node: torch.fx.Node) -> bool:
     """Whether a scatter's points may meet in any order, as eager lets them."""
     accumulates = node.target is aten.index_put.default and (*node.args, False)[3]
-    if node.target not in UNORDERED or accumulates or torch.are_deterministic_algorithms_enabled():
-        return False
-    return node.meta["val"].dtype in ATOMIC_TYPES
+    return node.target in UNORDERED and not accumulates and _adds_in_any_order(node.meta["val"].dtype)
+
+
+def _adds_in_any_order(dtype: torch.dtype) -> bool:
+    return dtype in ATOMIC_TYPES and not torch.are_deterministic_algorithms_enabled()

@@ -124,9 +124,18 @@ def _remainder(name: str) -> Any:
 
 
 def _comparison(name: str) -> Any:
+    """Of 16-bit numbers as they are in memory, whether they come from there or were just computed: a gradient of amax asks
+    which elements equal the greatest one, which was stored, and divides by their number."""
+
     def lowering(ctx: Lowering, a: Any, b: Any) -> Ref:
-        dtype = compute_dtype(ctx.common_dtype(*ctx.node.args[:2]))
-        return ctx.pointwise(lambda at: make(name, ctx.element(a, at, dtype), ctx.element(b, at, dtype)))
+        exact = ctx.common_dtype(*ctx.node.args[:2])
+        dtype = compute_dtype(exact)
+
+        def element(x: Any, at: Any) -> Value:
+            value = ctx.element(x, at, dtype)
+            return value if exact == dtype else make("round_to", value, attr=exact)
+
+        return ctx.pointwise(lambda at: make(name, element(a, at), element(b, at)))
 
     return lowering
 
