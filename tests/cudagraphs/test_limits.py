@@ -304,6 +304,17 @@ def test_scratch_memory_is_shared_and_results_have_their_own(simulated):
     assert sizes[-1] <= 4 * nbytes, sizes  # the intermediates of one run
 
 
+def test_memory_of_recordings_goes_with_the_last_of_them(simulated):
+    compiled = [simulated.compile(chain), simulated.compile(small)]
+    for _ in range(4):
+        compiled[0](simulated.randn(4 * LARGE))
+        compiled[1](simulated.randn(8), simulated.randn(8))
+    assert simulated.replays and any(pool.graphs for pool in simulated.simulated.pools)
+    compiled.clear()
+    gc.collect()
+    assert not any(pool.graphs for pool in simulated.simulated.pools)
+
+
 def test_a_capture_that_fails_leaves_the_scratch_memory_of_others(simulated):
     """No further recording is made in the pool that it failed in; those that are there go on."""
     compiled = simulated.compile(chain)

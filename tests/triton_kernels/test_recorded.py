@@ -153,7 +153,7 @@ def test_recordings_share_the_memory_of_what_is_no_result(device):
             held.append((runner([x, w]), program(x, w)))
     for result, expected in held:
         torch.testing.assert_close(result, list(expected))
-    shared = states.of(torch.device("cpu")).shared_pool()
+    shared, _ = states.of(torch.device("cpu")).shared_pool()
     own = [pool.nbytes for pool in device.pools if pool is not shared]
     assert sorted(own) == sorted(2 * [sum(_in_blocks(4 * size**2) for _ in range(2)) for size in sizes])
     assert 0 < shared.nbytes <= 6 * _in_blocks(4 * 660**2)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from cudagraphs_backend import lending, torch_private
+from cudagraphs_backend.device import Graph
 from cudagraphs_backend.layout import buffer_like, copy_of, results_of
 from cudagraphs_backend.state import DeviceState, Where
 from tracer_core.plugin_api import Runner
@@ -90,9 +91,11 @@ class Recording:
         self.place = plan.place(inputs)
         self._direct = list(plan.direct)
         self._pointers = [one.data_ptr() if isinstance(one, torch.Tensor) else 0 for one in given]
-        pool = state.device.new_pool() if plan.keeps else state.shared_pool()
-        scratch = state.shared_pool() if plan.keeps and places else None
-        self._anchor = None if scratch is None else state.anchor()
+        self._anchor: Graph | None = None
+        shared = None
+        if places or not plan.keeps:
+            shared, self._anchor = state.shared_pool()
+        pool, scratch = (state.device.new_pool(), shared) if plan.keeps else (shared, None)
         self._graph, outputs, taken = state.record(
             lambda: list(run(list(given))),  # a runner may clear its list
             pool,

@@ -68,6 +68,8 @@ class DeviceState:
             self.device.synchronize()  # they may be running
             while self._thrown:
                 self._thrown.pop()[0].reset()
+            if not self._members:
+                self._shared = None  # one that is being made holds it
         finally:
             self.lock.release()
 
@@ -87,19 +89,15 @@ class DeviceState:
             self.device.wait_for_stream(earlier[1])
         return now
 
-    def shared_pool(self) -> Any:
-        """The pool of the recordings that leave nothing in it after a replay. A recording of next to nothing keeps
-        it alive while there is no other."""
-        if self._shared is None:
+    def shared_pool(self) -> tuple[Any, Graph]:
+        """The pool of what no recording leaves there after a replay, and a recording of next to nothing that keeps it alive:
+        to be held by whoever records there, since the allocator knows of one pool a graph, and gone with the last of them."""
+        shared = self._shared
+        if shared is None:
             pool = self.device.new_pool()
             anchor, _ = self.device.capture(lambda: torch.zeros(1, device=self.where), pool, ())
-            self._shared = pool, anchor
-        return self._shared[0]
-
-    def anchor(self) -> Graph | None:
-        """What keeps the shared pool alive. A recording that only takes scratch memory from there must hold it: the
-        allocator knows of its other pool alone."""
-        return None if self._shared is None else self._shared[1]
+            shared = self._shared = pool, anchor
+        return shared
 
     def record(
         self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator], scratch: Any = None
