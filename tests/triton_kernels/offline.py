@@ -65,7 +65,7 @@ def _programs(mode: Any) -> dict[str, tuple[Any, ...]]:
     )  # fmt: skip
     x, across, columns, i, b = fakes(mode, rows, turned, pixels, index, half)
     cpu, two = (mode.from_tensor(t) for t in (here, number))
-    (many,) = fakes(mode, torch.empty(2**31 + 77, device="meta"))
+    many, long = fakes(mode, *(torch.empty(*n, 2**31 + 77, device="meta") for n in ((), (200,))))
     functional = torch.nn.functional
     return {
         "trigonometry": (lambda x, y: torch.cos(x) + torch.sin(y), x, x.clone()),
@@ -91,7 +91,12 @@ def _programs(mode: Any) -> dict[str, tuple[Any, ...]]:
         "scans": (lambda x: (x.cumsum(1), *x.cummax(0)), x),
         "long scans": (lambda c: (c.cumsum(0), c.double().cumprod(0), c.t().logcumsumexp(0)), columns),
         "scalar on the CPU": (lambda x, y: x * y, x, two),
-        "beyond 32 bits": (lambda x, i: (x.sin(), x.argmax(), x.index_select(0, i) * 2), many, i),
+        "beyond 32 bits": (
+            lambda x, y, i: (x.sin(), y.argmax(1), x.index_select(0, i) * 2),
+            many,
+            long,
+            i,
+        ),
     }
 
 
