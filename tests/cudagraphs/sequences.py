@@ -23,98 +23,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 import cudagraphs_backend
 import tracer_core
 from cudagraphs_backend import runner
 from cudagraphs_backend.plugin import BACKEND
 from cudagraphs_backend.state import states
+from tests.cudagraphs.sequence_models import WIDTH, ZOO, scaled, value_of
 from tests.cudagraphs.simulated import HAZARDS, SimulatedDevice
-
-WIDTH = 8
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
-        self.drop, self.last = nn.Dropout(0.25), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return self.last(self.drop(torch.relu(self.norm(self.first(x)))))
-
-
-class Checkpointed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.last = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(0.5)), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x):
-        return self.last(checkpoint(self.inner, x, use_reentrant=False)), x * 2
-
-
-class Counting(nn.Module):
-    """Writes to a buffer, and gives it to the caller."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(WIDTH))
-        self.register_buffer("total", torch.zeros(WIDTH))
-
-    def forward(self, x):
-        with torch.no_grad():
-            self.total.mul_(0.5).add_(x.sum(0))
-        return (x * self.scale + self.total).tanh(), self.total
-
-
-def _large(x):
-    return (x * 2).tanh(), x + 1
-
-
-def _shared(x):
-    y = (x + 1).sin()
-    return y, y.view(-1), y[:, ::2], y.t()
-
-
-def _views(x):
-    return x[1:], x.t(), (x * 2).cos()
-
-
-def _writes(x):
-    x = x.detach()
-    y = x.exp().clamp(max=3)
-    x.mul_(0.5)
-    return y, x
-
-
-def _random(x):
-    return x * torch.rand_like(x), torch.randn(3, device=x.device)
-
-
-def _odd(x):
-    """Repeated elements, other types, nothing, numbers."""
-    return x.sum(0).expand(3, WIDTH), x > 0, x[:0] * 2, x.argmax(), x.shape[0]
-
-
-def _reads(x):
-    y = x.tanh()
-    return y * 2 if y.sum().item() > 0 else y - 1
-
-
-def _selects(x):
-    return x[x > 0].sum() + x, (x > 0).nonzero().float().sum()
-
-
-def _scaled(x, by=1):
-    return (x * by).tanh(), x.add(1, alpha=by)
-
-
-ZOO: dict[str, Callable[[], Any]] = {
-    "net": Net, "checkpointed": Checkpointed, "counting": Counting,
-    **{one.__name__: (lambda one=one: one)
-       for one in (_large, _shared, _views, _writes, _random, _odd, _reads, _selects, _scaled)},
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,18 +144,14 @@ class Side:
         """All that the program can see, as values of its own."""
         found: list[Any] = [*self.told]
         for one in [*self.kept, self.x]:
-            found += [_value(one), _value(one.grad) if one.is_leaf else None, one.requires_grad, one.shape, one.is_leaf]
+            found += [value_of(one), value_of(one.grad) if one.is_leaf else None, one.requires_grad, one.shape, one.is_leaf]
         for storage, offset, shape, stride, dtype in self.storages:
             found.append(torch.empty(0, dtype=dtype, device=self.where).set_(storage, offset, shape, stride).clone())
         for module in self.modules:
             for parameter in module.parameters():
-                found += [_value(parameter), _value(parameter.grad)]
-            found += [_value(buffer) for buffer in module.buffers()]
+                found += [value_of(parameter), value_of(parameter.grad)]
+            found += [value_of(buffer) for buffer in module.buffers()]
         return found
-
-
-def _value(one: torch.Tensor | None) -> Any:
-    return None if one is None else one.detach().clone()
 
 
 # what a program may do: (side, choices) -> None -----------------------------------------------------------------------------
@@ -279,7 +191,7 @@ def _modes(side: Side, r: random.Random) -> Iterator[None]:
 def _call(side: Side, r: random.Random) -> None:
     index = r.randrange(len(side.called))
     x = _input(side, r)
-    given = (x, r.choice([1, 2, 2.5])) if side.models[index] is _scaled else (x,)
+    given = (x, r.choice([1, 2, 2.5])) if side.models[index] is scaled else (x,)
     with _modes(side, r):
         results = side.called[index](*given)
     del x, given
