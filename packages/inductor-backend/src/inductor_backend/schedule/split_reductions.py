@@ -389,22 +389,24 @@ def _combine_places(
     same = make("eq", here, there)
     if dtype.is_floating_point:
         same = make("bit_or", same, make("ne", here, here))
-    begin = make("index", attr=_beginning(node, cut, [v for v, part in zip(loops, parts.part, strict=True) if part]))
-    place = make("add", load(at.name, loops, torch.int64), begin)
+    place = load(at.name, loops, torch.int64)
+    for begin in _beginning(node, cut, [v for v, part in zip(loops, parts.part, strict=True) if part]):
+        place = make("add", place, begin)
     found = make("where", same, place, const(2**63 - 1, torch.int64))
     index = _rows_only(node, store, parts.kept())
     last = replace(node, sizes=parts.sizes, reduced=parts.part, stores=(Store((target,), index, found, "min"),))
     return [of_parts, of_all, last]
 
 
-def _beginning(node: LoopNode, cut: Cuts, loops: Sequence[Index]) -> Index:
-    """Where a part begins in its row. loops: over the parts of each cut dimension."""
+def _beginning(node: LoopNode, cut: Cuts, loops: Sequence[Index]) -> list[Value]:
+    """What adds up to where a part begins in its row, in 64 bits: the kernel's own indices are small. loops: over the parts
+    of each cut dimension."""
     reduced = [p for p, r in enumerate(node.reduced) if r]
     steps = dict(zip(reduced, contiguous_strides([node.sizes[p] for p in reduced]), strict=True))
-    found = Index()
-    for p, loop in zip(sorted(cut), loops, strict=True):
-        found = found + loop * product((cut[p].length, steps[p]))
-    return found
+    return [
+        make("mul", make("index", attr=loop), const(product((cut[p].length, steps[p])), torch.int64))
+        for p, loop in zip(sorted(cut), loops, strict=True)
+    ]
 
 
 def _combine_welford(
