@@ -9,7 +9,8 @@
 # Each part ends within `seconds` (540). It needs the packages pytest-xdist, execnet and expecttest, which the machine does not
 # have: put them into .gpu (carried with the call: carry=[".gpu"]) by
 #   pip download/install --no-deps --target .gpu execnet==2.1.2 pytest-xdist==3.8.0 expecttest
-# Without them the tests run in one process and the sweep is left out, and it says so. Everything comes back as $OUT/PART.tgz; the
+# SWEEP_FROM: a file of rows of the sweep that are not run again (carried with the call, too).
+# Without the packages the tests run in one process and the sweep is left out, and it says so. Everything comes back as $OUT/PART.tgz; the
 # end of the output is a short table. Nothing outside of the tree, /tmp and $OUT is written, no process of others is touched.
 set -u
 part=${1:-checks}; limit=${2:-540}
@@ -50,6 +51,7 @@ checks() {
       tests/aten/test_training.py tests/aten/test_random_programs.py -k "beit or mistral or bfloat16 or masks or parts or type_param" ) &
   wait
   pack
+  [ -z "${SWEEP_FROM:-}" ] || cp "$SWEEP_FROM" "$OUT/sweep.jsonl"
   rest=$(at_most 400)
   ( timeout -k 5 "$rest" $python -m benchmarks.gpu_sanitizer --seconds $(( rest - 15 )) --workers 6 > "$OUT/sanitizer.txt" 2>&1 ) &
   ( $python -c "import expecttest" 2>/dev/null || { echo "no expecttest: no sweep" > "$OUT/sweep.txt"; exit; }
