@@ -99,7 +99,7 @@ def watched(name: str) -> int:
     program, given, arguments = _programs()[name]
     if arguments:  # our product, whatever the times say: under the tool they say nothing
         # Not the largest blocks: instrumented by memcheck they are too large to be launched.
-        products.choose = lambda c, program, kernels, instead: list(kernels)[-1]  # type: ignore[assignment]
+        products.choose = lambda c, choice: list(choice.kernels)[-1]  # type: ignore[assignment]
     fast = tracer_core.compile(program, **arguments)
     for place in (lambda x: x.cuda(), _unaligned):
         inputs = [place(x) for x in given]

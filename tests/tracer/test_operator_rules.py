@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from tracer_core.recorder.checks import unchecked
 from tracer_core.recorder.layouts import laid_out
 from tracer_core.recorder.rules import RULES, batch_norm_in_training
 
@@ -109,10 +110,46 @@ def test_batch_norms_in_training(dtype):
 def test_results_lie_as_kernels_of_every_device_lay_them_out(device):
     """torch's fakes say (50, 5, 1) and (2,)."""
     with FakeTensorMode():
-        turned, plain = torch.empty_strided((5, 10, 5), (1, 5, 50), device=device), torch.empty((5, 10, 5), device=device)
+        turned, plain = (
+            torch.empty_strided((5, 10, 5), (1, 5, 50), device=device),
+            torch.empty((5, 10, 5), device=device),
+        )
         gaps = torch.empty_strided((10,), (2,), device=device)
         for func, args, strides in (
             (aten.floor_divide.default, (turned, plain), (1, 5, 50)),
             (aten.uniform.default, (gaps,), (1,)),
         ):
             assert laid_out(func, args, func(*args)).stride() == strides
+
+
+def test_calls_that_cuda_kernels_refuse_end_the_graph():
+    """Their fakes say nothing; the CPU has kernels for them."""
+    with FakeTensorMode() as mode:
+        for device, refused in (("cuda", True), ("cpu", False)):
+            images = torch.empty(7, 5, 9, 2, device=device).permute(3, 2, 1, 0)
+            rows, half = (
+                torch.empty(5, 5, device=device),
+                torch.empty(5, 5, dtype=torch.float16, device=device),
+            )
+            heads, solid = torch.empty(2, 16, 2, 8, device=device), torch.empty(2, 9, 5, 7, device=device)
+            shuffle, backward = torch.channel_shuffle, aten._softmax_backward_data
+            calls = (
+                (shuffle, images, 3), (backward, rows, half, 0, half.dtype), (aten._efficient_attention_forward, heads),
+            )  # fmt: skip
+            for func, *args in calls:
+                assert (unchecked(func, tuple(args), {}, mode) is not None) is refused, (func, device)
+            for func, *args in ((shuffle, solid, 3), (backward, rows, rows, 0, rows.dtype)):
+                assert unchecked(func, tuple(args), {}, mode) is None, (func, device)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_results_that_no_two_elements_share(device):
+    """Fakes of some versions give the copy of an expanded tensor its strides of zero, those of random numbers the mean's."""
+    with FakeTensorMode():
+        value, part = torch.empty(1, 5, 5, device=device).expand(5, 5, 5), torch.empty(5, 5, device=device)
+        args = (value, part, 0, 1)
+        shared = torch.empty_strided((5, 5, 5), (0, 5, 1), device=device)
+        assert laid_out(aten.select_scatter.default, args, shared).stride() == (25, 5, 1)
+        turned = torch.empty(2, 4, 3, device=device).permute(2, 1, 0)
+        drawn = laid_out(aten.normal.Tensor_Tensor, (turned, turned), torch.empty_like(turned))
+        assert drawn.stride() == (8, 2, 1) and drawn.device.type == device

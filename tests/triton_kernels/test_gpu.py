@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 
 import pytest
@@ -272,3 +273,39 @@ def test_shapes_that_change():
     for rows in (3, 5, 17, 3):
         x = torch.randn(rows, 32, device="cuda")
         torch.testing.assert_close(fast(x, w), F.layer_norm(x @ w, (64,)).softmax(-1), atol=1e-4, rtol=1e-4)
+
+
+def _as_eager(fn, *inputs):
+    try:
+        expected = fn(*inputs)
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError, match=re.escape(str(error).splitlines()[0])):
+            tracer_core.compile(fn)(*inputs)
+        return
+    found = tracer_core.compile(fn)(*inputs)
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)
+    assert found.stride() == expected.stride()
+
+
+def test_operators_that_differ_from_their_fakes_on_this_device():
+    """What the operator sweep found: kernels of CUDA devices that refuse, or lay results out otherwise."""
+    images = torch.randn(7, 5, 9, 2, device="cuda").permute(3, 2, 1, 0)
+    _as_eager(lambda x: F.channel_shuffle(x, 3), images)
+    _as_eager(lambda x: F.channel_shuffle(x, 3), images.contiguous())
+    result = torch.randn(5, 5, device="cuda").softmax(0)
+    for dtype in (torch.float32, torch.float16):
+        backward = lambda g, y: torch.ops.aten._softmax_backward_data(g, y, 0, y.dtype)  # noqa: E731
+        _as_eager(backward, torch.randn(5, 5, device="cuda"), result.to(dtype))
+    rows = torch.randn(1, 5, 5, device="cuda").expand(5, 5, 5)
+    _as_eager(lambda x, y: torch.select_scatter(x, y, 0, 1) * 2, rows, torch.randn(5, 5, device="cuda"))
+    _as_eager(lambda x, y: torch.slice_scatter(x, y, 0, 1, 2), rows, torch.randn(1, 5, 5, device="cuda"))
+    _as_eager(lambda x, y: torch.diagonal_scatter(x, y), rows[:, 0], torch.randn(5, device="cuda"))
+    mean = torch.zeros(2, 4, 3, device="cuda").permute(2, 1, 0)
+    _as_eager(lambda x: torch.normal(x, torch.zeros(3, 4, 2, device="cuda")) + 1, mean)
+    q = torch.randn(2, 16, 2, 8, device="cuda")
+    _as_eager(
+        lambda q: torch.ops.aten._efficient_attention_forward(q, q, q, None, None, None, None, None, 0.0, 0)[
+            0
+        ],
+        q,
+    )

@@ -135,6 +135,28 @@ def _power_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return _power(args, kwargs)
 
 
+def _shuffled_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    value, groups = args[0], args[1] if len(args) > 1 else kwargs.get("groups")
+    if value.device.type != "cuda" or type(groups) is not int or groups < 1 or value.dim() < 3:
+        return None
+    try:
+        with torch.no_grad():
+            value.view(value.shape[0], groups, value.shape[1] // groups, -1)
+    except (RuntimeError, ValueError):  # as fakes have it
+        return "on CUDA devices it needs memory of which groups of channels are a view"
+    return None
+
+
+def _half_gradient_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    same = len(args) < 2 or args[0].device.type != "cuda" or args[0].dtype == args[1].dtype
+    return None if same else "on CUDA devices its gradient and its result have one dtype"
+
+
+def _seeds_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    seeds = "its seeds lie where its kernel puts them, and are not set without dropout"
+    return seeds if args[0].device.type == "cuda" else None
+
+
 _CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
     "cummax": _running_extreme,
     "cummin": _running_extreme,
@@ -144,6 +166,9 @@ _CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
     **dict.fromkeys(("__rpow__", "rpow"), _power),
     "avg_pool2d": _average,
     "avg_pool3d": _average,
+    **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _shuffled_on_cuda),
+    "_softmax_backward_data": _half_gradient_on_cuda,
+    **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward"), _seeds_on_cuda),
     "batch_norm": _normalization,
     "diagonal_scatter": _scatter_into(torch.diagonal),
     "select_scatter": _scatter_into(_select),

@@ -174,11 +174,12 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
     for operator in operators
 }  # fmt: skip
 #: Operators that lay their result out by these rules on every device: a copy that is then written to (of `zero` fakes of torch
-#: 2.11 say contiguous), and elementwise kernels.
+#: 2.11 say contiguous), random numbers, and elementwise kernels.
 _OF_ALL_DEVICES = frozenset(
     operator
     for operator, rule in LAYOUTS.items()
-    if rule in (_filled, _contiguous, _elementwise, _ldexp) and operator is not aten.native_dropout_backward.default
+    if rule in (_filled, _drawn, _scattered, _contiguous, _elementwise, _ldexp)
+    and operator is not aten.native_dropout_backward.default
 )
 
 

@@ -131,7 +131,9 @@ def _reusable(
 ) -> tuple[tuple[int, tuple[int, ...]], ...]:
     number = {name: at for at, name in enumerate(kernel.pointers)}
     places = places_to_reuse(c.program, body)
-    return tuple((number[name], tuple(number[other] for other in others)) for name, others in places.items())
+    return tuple(  # of empty operands the kernel knows nothing
+        (number[name], tuple(number[other] for other in others if other in number)) for name, others in places.items()
+    )
 
 
 def memory(c: Compilation) -> None:

@@ -36,6 +36,9 @@ SHORTEST_COLUMN_PART, SHORTEST_COLUMN, COLUMNS_OF_A_PROGRAM = 64, 256, 32
 #: How many times the shortest part a part may be long where a divisor of the size gives few parts.
 LONG_PART = 16
 
+#: As few parts that need not be equal are not worth their kernels.
+UNEVEN_PARTS = 8
+
 #: Long parts that need not be equal begin at multiples of so many elements, for wide loads.
 ALIGNED = 16
 
@@ -114,9 +117,9 @@ def _cuts(
         return None
     cut = _outermost(node, wanted, sizes, _usual_parts(node, writers))
     parts = sizes.hint(product(one.parts for one in cut.values()))
-    if parts * 4 >= wanted or (parts >= 8 and row <= parts * LONG_PART * shortest):
+    if cut and (parts * 4 >= wanted or (parts >= 8 and row <= parts * LONG_PART * shortest)):
         return cut
-    return _uneven(node, wanted, sizes)
+    return _uneven(node, wanted, sizes) if wanted >= UNEVEN_PARTS else None
 
 
 def _readers(program: Program) -> dict[str, list[LoopNode]]:

@@ -106,7 +106,8 @@ class TritonKernelWriter(Addressing):
         dtype = self.program.buffers[buffer].dtype
         widen = ".to(tl.float32)" if dtype in (torch.bfloat16, torch.float16) else ""
         axes = self.axes(value.variables)
-        if self.program.buffers[buffer].layout.numel == 0:  # of an empty row nothing is read, but this stands before the row
+        empty = self.program.buffers[buffer].layout.numel == 0
+        if empty and all(axis.numel != 0 for axis in self.tile.outer):  # this stands before a row, of which nothing is read
             zero = constant_text(0, value.dtype)
             return f"tl.broadcast_to({zero}, {self.shape(axes)})" if axes else zero
         if value.name == "masked_load":
