@@ -166,3 +166,22 @@ def test_negative_powers_of_whole_numbers_raise_as_in_eager(exponent):
         with pytest.raises(RuntimeError, match="Integers to negative integer powers"):
             compiled(torch.tensor([1, 2, -1]))
     torch.testing.assert_close(compiled(torch.tensor([1.0, 2.0])), torch.tensor([1.0, 2.0]) ** exponent)
+
+
+def test_a_size_that_guards_make_one_is_broadcast():
+    """The last of two chunks of three rows is one row; its size is an expression, and it was read as if it had three."""
+
+    def program(x):
+        return torch.rsub(x, x.chunk(2, 0)[-1], alpha=2).to(torch.bfloat16)
+
+    fast = tracer_core.compile(program, dynamic=True)
+    for rows in (3, 2, 3):
+        x = torch.randint(0, 100, (rows, 5), dtype=torch.uint8)
+        assert torch.equal(fast(x), program(x))
+
+
+@pytest.mark.parametrize("correction", [-5, 0, 1])
+def test_a_variance_of_nothing(correction):
+    x = torch.empty(0, 5)
+    fast = tracer_core.compile(lambda x: (x.var(correction=correction), *torch.var_mean(x, 0, correction=correction)))
+    assert all(result.isnan().all() for result in fast(x)) and fast(x)[1].shape == (5,)

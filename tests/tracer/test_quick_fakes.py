@@ -298,7 +298,27 @@ for run in (compiled, model):
         first = grads
 for got, want in zip(first, grads, strict=True):
     torch.testing.assert_close(got, want)
+F = nn.functional
+w = torch.randn(16)
+
+def by_references(x):  # torch answers for these by its reference implementations
+    y = F.gelu(F.layer_norm(x, (16,), w, w)).softmax(-1) + x.abs().pow(2).mean(-1, keepdim=True).rsqrt()
+    y = F.group_norm(y, 2).clamp(-1, 1).cumsum(-1).masked_fill(x > 2, 0.0) + torch.arange(16)
+    return F.mse_loss(F.dropout(y, 0.5).log_softmax(-1), x) + y.logsumexp(-1).var() + F.normalize(y).norm()
+
+x = torch.randn(3, 4, 16)
+compiled = tracer_core.compile(by_references, fullgraph=True, backend="aten_eager")
+with torch.random.fork_rng():
+    expected = by_references(x)
+torch.testing.assert_close(compiled(x), expected)
 assert "torch._dynamo" not in sys.modules, "imported"
+
+import torch._dynamo
+shielded = []
+disable = torch._dynamo.disable
+torch._dynamo.disable = lambda fn, *args, **kwargs: shielded.append(fn) or disable(fn, *args, **kwargs)
+torch.testing.assert_close(torch._refs.mean(x), x.mean())
+assert shielded and not hasattr(torch._compile, "getattr"), "shields are not torch's again"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -141,8 +141,8 @@ class Compared:
 def test_training(name, mode):
     """Steps of an optimizer, other inputs each time, results kept to the end."""
     made = Compared(name, mode)
-    kept = []
-    for _ in range(7):
+    kept = []  # BERT's result is saved for its backward, too: its address changes, and from the seventh step on it is copied
+    for _ in range(12):
         made.forward(4)
         made.backward()
         kept.append([result.detach() for result in made.results])

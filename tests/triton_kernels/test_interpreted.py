@@ -62,6 +62,7 @@ OWN = {
         I(0, 5, 4),
     ),
     "empty rows": (lambda x: (x.sum(1), x.any(1)), R(3, 0)),
+    "no rows": (lambda x: torch.logdet(x) * 2, R(0, 5, 5)),
     "nothing in a row of nothing": (lambda x: x.sum(1).log_softmax(0), R(0, 2, 1)),
     "write to an input": (lambda x, y: x.mul_(2).add_(y), R(30, 5), R(30, 5)),
 }

@@ -65,6 +65,7 @@ CASES = {
     "a prime of products": (lambda x: ((1 + x / 500).prod(0), (x / 500 - 1).prod(0)), (R(1009, 3),), 2),
     "a prime looked up": (lambda x, i: (x[i].sum(0), (x[i] == x[0]).any(0)), (R(7, 3), I(1, 7, 1009)), 2),
     "a prime that is padded": (lambda x: F.pad(x, (0, 0, 1, 0), value=3.0).sum(0), (R(1008, 3),), 2),
+    "few odd columns": (lambda x: (x.sum(0), x.var(0)), (R(301, 77),), 1),
     "a prime of twos": (lambda x: x.sum(1), (R(2, 8209),), 2),
     "images normalised": (normalised, (channels_last(4, 64, 8, 8), R(64), R(64)), 1),
     "odd images normalised": (normalised, (channels_last(3, 70, 5, 7), R(70), R(70)), 1),

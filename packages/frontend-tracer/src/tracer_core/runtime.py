@@ -338,7 +338,7 @@ class CompiledFunction:
         name = f"graph_{next(_graph_numbers)}"
         previous, _tracing = _tracing, threading.get_ident()
         try:
-            with recording(self):
+            with recording(self), torch_private.unshielded():
                 record = capture(start, state, self.config, segment.seen, name, self._natives)
             give_back_free_memory()
         except UserError as error:

@@ -14,6 +14,7 @@ import torch
 
 from inductor_backend.errors import unsupported
 from inductor_backend.index_expr import Expr, simplify
+from inductor_backend.torch_private import is_known_to_be
 from tracer_core.plugin_api import SizeSpec
 
 
@@ -33,9 +34,10 @@ class SizeVars:
 
     @staticmethod
     def expr(size: Any) -> Expr:
-        """An int, a SymInt or an expression as an expression."""
+        """An int, a SymInt or an expression as an expression. A size that guards make 1 is 1."""
         if isinstance(size, torch.SymInt):
-            return simplify(size.node.expr)
+            expr = simplify(size.node.expr)
+            return 1 if not isinstance(expr, int) and size.node.hint == 1 and is_known_to_be(size, 1) else expr
         return simplify(size) if hasattr(size, "free_symbols") else int(size)
 
     def exprs(self, sizes: Sequence[Any]) -> tuple[Expr, ...]:

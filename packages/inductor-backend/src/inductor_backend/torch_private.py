@@ -58,3 +58,10 @@ def lazy_graph_module(root: Any, graph: Any) -> Any:
 def storage_key(tensor: Any) -> int:
     """Equal for two live tensors exactly if they share their memory; of fakes too."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def is_known_to_be(size: Any, number: int) -> bool:
+    """Whether a symbolic size is that number for every call that passes the guards."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # heavy: sympy
+
+    return bool(statically_known_true(size == number))

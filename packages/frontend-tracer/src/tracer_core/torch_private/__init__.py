@@ -85,6 +85,7 @@ from tracer_core.torch_private.python_side import (
     before_tagging,
     forget_source_with,
     plain_checkpoint,
+    unshielded,
 )
 from tracer_core.torch_private.shape_envs import (
     GuardPlaces,

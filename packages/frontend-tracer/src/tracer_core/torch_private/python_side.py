@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import linecache
+import sys
+import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import _compile
 
 
 def plain_checkpoint() -> Any:
     """torch.utils.checkpoint.checkpoint without its shield from torch._dynamo, which imports that package."""
     checkpoint = torch.utils.checkpoint.checkpoint
     return getattr(checkpoint, "__wrapped__", checkpoint)
+
+
+_unshielded = 0
+_unshielded_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def unshielded() -> Iterator[None]:
+    """Meanwhile torch's reference implementations run without their shield from torch._dynamo where that package is not
+    imported: nothing traces them then, and the first of them that ran would import it (80 MiB; 2 seconds, or 5 where
+    disks are slow), only to be told to do nothing. Once it is imported, shields are torch's again."""
+    global _unshielded
+    with _unshielded_lock:
+        _unshielded += 1
+        vars(_compile)["getattr"] = _shield_of  # what a shielded function asks for its shield with
+    try:
+        yield
+    finally:
+        with _unshielded_lock:
+            _unshielded -= 1
+            if not _unshielded:
+                del vars(_compile)["getattr"]
+
+
+def _shield_of(function: Any, *name_and_default: Any) -> Any:
+    found = builtins.getattr(function, *name_and_default)
+    if found is None and name_and_default[0] == "__dynamo_disable" and "torch._dynamo" not in sys.modules:
+        return function
+    return found
 
 
 def before_tagging(function: Any) -> Any:

@@ -129,8 +129,14 @@ def _var_like(ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with
     first = ctx.meta(0) if with_mean else ctx.meta()
     dtype = compute_dtype(first.dtype)
     dims = normalize_dims(dim, len(x.sizes))
-    average, squares, divisor = variance_nodes(ctx, x, dims, correction, dtype)
     shape = ctx.sizes.exprs(first.shape)
+    if count(x.sizes, dims) == 0:  # whatever the divisor: Welford's running mean and squares start at 0
+        found = tuple(
+            ctx.pointwise(lambda at: const(float("nan"), dtype), shape, meta.dtype)
+            for meta in ([first, ctx.meta(1)] if with_mean else [first])
+        )
+        return found if with_mean else found[0]
+    average, squares, divisor = variance_nodes(ctx, x, dims, correction, dtype)
     shaped = squares.reshape(shape)
 
     def body(at: Sequence[Index]) -> Value:
@@ -141,8 +147,6 @@ def _var_like(ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with
     if not with_mean:
         return result
     mean_dtype = ctx.meta(1).dtype
-    if count(x.sizes, dims) == 0:  # Welford's running mean starts at 0
-        return result, ctx.pointwise(lambda at: const(float("nan"), mean_dtype), shape, mean_dtype)
     flat = average.reshape(shape)
     if flat.dtype != mean_dtype:
         flat = ctx.pointwise(average.reshape(shape).at, shape, mean_dtype, label="to")

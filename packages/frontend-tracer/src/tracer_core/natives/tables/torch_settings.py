@@ -194,8 +194,9 @@ breaks("torch_mode", "it changes what operators ask", [
     torch.utils._python_dispatch._pop_mode_temporarily, torch.set_default_device,
 ])  # fmt: skip
 declare(PURE, [torch._C._is_any_autocast_enabled])
-for _function in (torch._C._get_privateuse1_backend_name, getattr(torch._C, "_cuda_getDeviceCount", None)):
-    if _function is not None:  # in builds for CUDA only
+_of_cuda = (getattr(torch._C, name, None) for name in ("_cuda_getDeviceCount", "_cuda_isInBadFork"))  # in its builds only
+for _function in (torch._C._get_privateuse1_backend_name, *_of_cuda):
+    if _function is not None:
         COUNTS[_function] = 0, 0
         special(_function)(lambda tracer, args, kwargs, _function=_function: query(tracer, _function))
 for _function in (torch.is_anomaly_enabled, torch.is_anomaly_check_nan_enabled):
