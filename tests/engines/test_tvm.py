@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -25,6 +28,21 @@ def test_options_and_their_mistakes():
         build_config(backend="tvm", options={"target": "no such thing"})
     with pytest.raises(OptionError, match="cost_model='best': one of xgb, random"):
         build_config(backend="tvm", options={"cost_model": "best"})
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no processors to choose here")
+def test_the_program_keeps_its_processors():
+    """TVM's thread pool, which a process has once, bound the thread that called it to the first one."""
+    program = """
+import os, torch, tracer_core
+before = os.sched_getaffinity(0)
+compiled = tracer_core.compile(lambda x, w: (x @ w).relu(), backend="tvm")
+x, w = torch.randn(64, 256), torch.randn(256, 256)
+torch.testing.assert_close(compiled(x, w), (x @ w).relu(), atol=1e-3, rtol=1e-3)
+assert os.sched_getaffinity(0) == before, os.sched_getaffinity(0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_tvm_does_not_check_is_left_to_pytorch():

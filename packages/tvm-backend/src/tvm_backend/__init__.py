@@ -1,1 +1,1 @@
-"""The backend ``tvm`` of tracer_core. Not built yet: see `tvm_backend.plugin`."""
+"""The backend ``tvm`` of tracer_core: runs its graphs compiled by TVM. See `tvm_backend.plugin`."""

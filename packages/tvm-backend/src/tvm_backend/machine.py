@@ -5,11 +5,12 @@ owners keep the memory alive; a non-contiguous input is made contiguous first.
 
 What always holds: a virtual machine belongs to one running call, so threads and recursion do not share one; a result
 that shares memory with an input or another result is copied, because the graph promises results of their own; TVM's
-thread pool is as large as torch's.
+thread pool is as large as torch's, and binds no thread to a processor.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Container, Sequence
 from typing import Any
@@ -17,6 +18,10 @@ from typing import Any
 import torch
 
 from tracer_core.plugin_api import CompileSpec
+
+# Read when TVM's thread pool begins. Else it binds the thread that calls it to the first processor, and with it all threads and
+# processes that it starts later: torch's own work, compilers.
+os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 #: What TVM's vector loads take for granted of an address (as torch's own allocations are).
 ALIGNMENT = 64
