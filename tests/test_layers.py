@@ -48,7 +48,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "segments",
         "cache",
     ),
-    ("runtime",),
+    ("runtime", "portable"),
     ("report", "stored"),
     ("testing",),
 )

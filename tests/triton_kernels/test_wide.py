@@ -118,7 +118,7 @@ def test_the_place_of_the_greatest_is_beyond_32_bits():
 
 LOOPS = {
     "rows": (lambda x: F.layer_norm(x, (2053,)).softmax(-1), R(2, 2053)),
-    "columns": (lambda x: (x.sum(0), x.var(0)), R(1009, 3)),
+    "columns": (lambda x: (x.sum(0), x.var(0)), R(209, 3)),
     "running sums": (lambda x: x.cumsum(1), R(1, 2053)),
 }
 

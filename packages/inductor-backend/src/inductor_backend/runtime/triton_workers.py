@@ -338,7 +338,7 @@ def serve(answers: int, hash_of_triton: str | None) -> None:
         os.dup2(2, 1)  # what compilers print
     from triton.runtime import cache  # heavy: triton
 
-    from inductor_backend.runtime import triton_device  # noqa: F401  heavy: triton
+    from inductor_backend.runtime import triton_device  # heavy: triton  # noqa: F401
 
     if hash_of_triton is not None:
         cache.triton_key = lambda: hash_of_triton
