@@ -35,10 +35,11 @@ git log -1 --format='commit %h %s' 2>/dev/null | tee -a "$OUT/machine.txt"
 workers() { $python -c "import xdist" 2>/dev/null && echo "-n $1 --dist load" || echo ""; }
 tests() {  # name, seconds, arguments of pytest
   local name=$1 seconds=$2; shift 2
-  timeout -k 5 "$seconds" $python -m pytest -q -p no:cacheprovider --tb=short -rf "$@" > "$OUT/$name.txt" 2>&1
+  # interrupted, not killed: pytest then still writes what has failed
+  timeout -s INT -k 10 "$seconds" $python -m pytest -v -p no:cacheprovider --tb=short -rf "$@" > "$OUT/$name.txt" 2>&1
   printf "\nrc %s\n" $? >> "$OUT/$name.txt"
 }
-told() { grep -h "^FAILED\|^ERROR\|passed\|failed\|^rc [1-9]" "$OUT/$1.txt" | cut -c1-200 | tail -"${2:-12}"; }
+told() { grep -h "^FAILED\|^ERROR\|\] FAILED\| passed\| failed\|^rc [1-9]\|^E  " "$OUT/$1.txt" | cut -c1-220 | tail -"${2:-40}"; }
 
 checks() {
   local first=$(( (limit - 60) * 6 / 10 )) rest
