@@ -143,3 +143,22 @@ def test_training_and_evaluation_take_turns(world, pair):
         with torch.no_grad():
             torch.testing.assert_close(compiled(x), twin(x))
         agree(model, twin)
+
+
+def test_a_result_that_is_saved_too_and_kept_by_the_program(world):
+    """It comes at a new address each time: from some step on the backward reads a copy."""
+    model = nn.Sequential(nn.Linear(32, 32), nn.Tanh()).to(world.device)
+    compiled, twin = world.compile(model), copy.deepcopy(model)
+    kept = []
+    for _ in range(12):
+        x = world.randn(16, 32)
+        results = []
+        for module, called in ((model, compiled), (twin, twin)):
+            module.zero_grad()
+            results.append(called(x))
+            results[-1].square().mean().backward()
+        kept.append([result.detach() for result in results])
+        agree(model, twin)
+    for ours, eager in kept:
+        torch.testing.assert_close(ours, eager)
+    assert {row.phase for row in world.rows if row.replays >= 5} == {"forward", "backward"}, world.rows

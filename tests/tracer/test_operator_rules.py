@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import tracer_core
 from tracer_core.recorder.checks import unchecked
 from tracer_core.recorder.layouts import laid_out
 from tracer_core.recorder.rules import RULES, batch_norm_in_training
+from tracer_core.testing import compare
 
 aten = torch.ops.aten
 SHAPES = [(), (1,), (5,), (2, 3), (1, 4, 5, 6), (2, 1, 3, 3), (2, 3, 1, 1), (3, 1), (0, 3), (2, 3, 4, 5)]
@@ -153,3 +155,30 @@ def test_results_that_no_two_elements_share(device):
         turned = torch.empty(2, 4, 3, device=device).permute(2, 1, 0)
         drawn = laid_out(aten.normal.Tensor_Tensor, (turned, turned), torch.empty_like(turned))
         assert drawn.stride() == (8, 2, 1) and drawn.device.type == device
+
+
+@pytest.mark.skipif(torch.__version__.startswith(("2.11.", "2.12.")), reason="its fakes leave the dimensions unsorted")
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_transforms_on_gpus_are_laid_out_as_cufft_is_called(count):
+    """The rule is for fakes of torch 2.11; those of later releases say the same."""
+    with FakeTensorMode():
+        for order in itertools.permutations(range(4)):
+            value = torch.empty([(3, 4, 5, 6)[dim] for dim in order], dtype=torch.complex64, device="cuda")
+            value = value.permute([order.index(dim) for dim in range(4)])
+            for dims in itertools.permutations(range(4), count):
+                args = (value, list(dims), 0, True)
+                expected = aten._fft_c2c.default(*args)
+                unsorted = torch.empty_like(value, memory_format=torch.contiguous_format)
+                assert laid_out(aten._fft_c2c.default, args, unsorted).stride() == expected.stride(), (order, dims)
+
+
+def test_the_norm_along_a_last_dimension_of_size_1():
+    """The reference of torch 2.11 keeps the dimension."""
+
+    def program(x):
+        return x.norm(dim=-1), torch.linalg.vector_norm(x, 3, dim=(-2, -1)), x.norm(dim=-1, keepdim=True)
+
+    x = torch.randn(16, 2)[:, ::2]
+    for backend in ("eager", "aten_eager", "inductor"):
+        for rows in (16, 7):
+            compare(program(x[:rows]), tracer_core.compile(program, backend=backend, fullgraph=True)(x[:rows]))

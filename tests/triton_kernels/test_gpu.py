@@ -275,6 +275,22 @@ def test_shapes_that_change():
         torch.testing.assert_close(fast(x, w), F.layer_norm(x @ w, (64,)).softmax(-1), atol=1e-4, rtol=1e-4)
 
 
+def test_questions_about_the_device_are_no_breaks():
+    """Programs choose dtypes and grids by them, torch.autocast whether bfloat16 is there."""
+
+    def program(x, w):
+        major, _ = torch.cuda.get_device_capability()
+        properties = torch.cuda.get_device_properties(x.device)
+        with torch.autocast("cuda", torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16):
+            y = x @ w
+        return y * major + properties.multi_processor_count, torch.cuda.current_device(), properties.name
+
+    x, w = torch.randn(8, 16, device="cuda"), torch.randn(16, 4, device="cuda")
+    fast = tracer_core.compile(program, fullgraph=True)
+    for _ in range(3):
+        torch.testing.assert_close(fast(x, w), program(x, w))
+
+
 def _as_eager(fn, *inputs):
     try:
         expected = fn(*inputs)
@@ -296,6 +312,9 @@ def test_operators_that_differ_from_their_fakes_on_this_device():
     for dtype in (torch.float32, torch.float16):
         backward = lambda g, y: torch.ops.aten._softmax_backward_data(g, y, 0, y.dtype)  # noqa: E731
         _as_eager(backward, torch.randn(5, 5, device="cuda"), result.to(dtype))
+    pairs = torch.randn(2, 8, 4, dtype=torch.complex64, device="cuda").transpose(1, 2)
+    for dims in ((1, 2), (2, 1), (0, 1, 2)):
+        _as_eager(lambda x, dims=dims: torch.fft.fftn(x, dim=dims), pairs)
     rows = torch.randn(1, 5, 5, device="cuda").expand(5, 5, 5)
     _as_eager(lambda x, y: torch.select_scatter(x, y, 0, 1) * 2, rows, torch.randn(5, 5, device="cuda"))
     _as_eager(lambda x, y: torch.slice_scatter(x, y, 0, 1, 2), rows, torch.randn(1, 5, 5, device="cuda"))

@@ -36,6 +36,8 @@ COPIES_AT_MOST = 16
 #: Sets of addresses that one size is recorded for.
 ADDRESSES = 4
 
+_RESTLESS = f"its parameters or saved values come at more than {ADDRESSES} addresses"
+
 #: Sizes that are remembered.
 SIZES = 1024
 
@@ -214,7 +216,10 @@ class GraphedRunner:
         assert earlier is not None
         entry.pointers = pointers
         moved = {i for i in self._tensors if pointers[i] != earlier[i] and i not in self._lasting}
-        moved = {i for i in moved if can_be_copied(inputs[i])} - entry.copied
+        restless = self._restless(entry, inputs)
+        moved = {i for i in moved | restless if can_be_copied(inputs[i])} - entry.copied
+        if not restless.isdisjoint(moved):
+            entry.seen.clear()
         if moved:
             entry.copied |= moved
             for recording in entry.recordings:  # those read the moved inputs in place: hardly of use again
@@ -225,12 +230,29 @@ class GraphedRunner:
         if anchor in entry.seen:
             return True
         if len(entry.seen) >= 4 * ADDRESSES:
+            self._say(_RESTLESS)
             entry.seen.clear()
         entry.seen.add(anchor)
         return False
 
+    def _restless(self, entry: Entry, inputs: list[Any]) -> set[int]:
+        """Saved values that have come at more addresses than are recorded for, as results do that the program keeps. None
+        if there is much of them: then it is all that a forward saves, at the addresses of its many recordings."""
+        if len(entry.seen) <= ADDRESSES:
+            return set()
+        places = zip(self._anchored(entry), zip(*entry.seen, strict=True), strict=True)
+        found = {
+            i
+            for i, pointers in places
+            if len(set(pointers)) > ADDRESSES and self._spec.inputs[i].role is Role.SAVED_ACTIVATION
+        }
+        return found if sum(inputs[i].untyped_storage().nbytes() for i in found) <= COPIED_AT_MOST else set()
+
+    def _anchored(self, entry: Entry) -> list[int]:
+        return [i for i in self._tensors if i not in entry.copied and i in self._lasting]
+
     def _anchor(self, entry: Entry, pointers: list[int]) -> tuple[int, ...]:
-        return tuple([pointers[i] for i in self._tensors if i not in entry.copied and i in self._lasting])
+        return tuple([pointers[i] for i in self._anchored(entry)])
 
     def _pointers(self, inputs: list[Any]) -> list[int]:
         pointers = [0] * len(inputs)
@@ -243,7 +265,7 @@ class GraphedRunner:
         plan = self._plan(entry, keep)
         places = {one.place for one in entry.recordings} | {plan.place(inputs)}
         if len(places) > ADDRESSES:
-            self._say(f"its parameters or saved values come at more than {ADDRESSES} addresses")
+            self._say(_RESTLESS)
             return None
         with stage("cudagraphs_record", graph=self._spec.name) as record:
             made = self._made(plan, inputs)

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.interpreter.carried import is_stepped
 from tracer_core.interpreter.frame import NULL, Unread
 from tracer_core.interpreter.generators import HOST_ITERATORS, TracedGenerator
@@ -364,7 +365,9 @@ _STARS = {typing.TypeVar: "", typing.ParamSpec: "**", typing.TypeVarTuple: "*"}
 _VARIANCES = ("covariant", "contravariant", "infer_variance")
 _POSITIONED: tuple[type, ...] = (type(iter([])), type(reversed([])))
 #: Objects that never change and hold nothing that does.
-_IMMUTABLE = (re.Pattern, re.Match, types.GenericAlias, types.UnionType, torch.finfo, torch.iinfo)
+_IMMUTABLE = (
+    re.Pattern, re.Match, types.GenericAlias, types.UnionType, torch.finfo, torch.iinfo, *torch_private.DEVICE_PROPERTIES,
+)  # fmt: skip
 #: Modules of C types whose description for pickle is complete and made without user code.
 _C_MODULES = frozenset(
     {"builtins", "itertools", "functools", "operator", "_operator", "collections", "datetime", "decimal", "types",

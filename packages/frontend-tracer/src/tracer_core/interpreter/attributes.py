@@ -117,7 +117,7 @@ class Attributes(Entries):
         if kind is property:
             if raw.fget is None:
                 raise AttributeError(f"property '{name}' of '{cls.__qualname__}' object has no getter")
-            return self.call_value(raw.fget, [obj], {})
+            return raw.__get__(obj) if cls in torch_private.DEVICE_PROPERTIES else self.call_value(raw.fget, [obj], {})
         if kind is staticmethod:
             return self._wrapped(raw)
         if kind is classmethod:

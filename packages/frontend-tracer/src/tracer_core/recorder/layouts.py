@@ -114,6 +114,20 @@ def _spectrum(args: tuple[Any, ...]) -> torch.Tensor | None:
     return _transformed(args[0], args[0].shape, args[1], [])
 
 
+def _spectrum_of_cufft(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Of up to three dimensions at a time, as with MKL (fakes of torch 2.11 leave the dimensions in the order given)."""
+    value, dims = args[:2]
+    left = [dim % value.dim() for dim in dims]
+    if not left or not value.numel():
+        return None
+    order = sorted(range(value.dim()), key=lambda dim: -value.stride(dim))
+    while left:
+        left.sort(key=order.index)
+        left, round = left[:-3], left[-3:]
+        order = [dim for dim in order if dim not in round] + round
+    return _in_order(value.shape, order)
+
+
 def _real_numbers(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Of several dimensions: complex along all but the last, which is transformed by itself."""
     value, dims, _, length = args
@@ -135,9 +149,13 @@ def _transformed(
         return sorted(some, key=lambda dim: -value.stride(dim))
 
     inner = in_order(dim % value.dim() for dim in dims) + last
-    order = in_order(dim for dim in range(value.dim()) if dim not in inner) + inner
+    return _in_order(sizes, in_order(dim for dim in range(value.dim()) if dim not in inner) + inner)
+
+
+def _in_order(sizes: Sequence[int], order: list[int]) -> torch.Tensor:
+    """Dense memory in which the last dimension of `order` runs fastest."""
     made = torch.empty([sizes[dim] for dim in order], device="meta")
-    return made.permute([order.index(dim) for dim in range(value.dim())])
+    return made.permute([order.index(dim) for dim in range(len(order))])
 
 
 LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
@@ -183,13 +201,23 @@ _OF_ALL_DEVICES = frozenset(
 )
 
 
+#: Other rules on GPUs.
+_OF_GPUS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {aten._fft_c2c.default: _spectrum_of_cufft}
+
+
+def _rule(func: Any, device: str) -> Callable[[tuple[Any, ...]], torch.Tensor | None] | None:
+    if device == "cuda" and func in _OF_GPUS:
+        return _OF_GPUS[func]
+    return LAYOUTS.get(func) if device == "cpu" or func in _OF_ALL_DEVICES else None
+
+
 def laid_out(func: Any, args: tuple[Any, ...], result: Any) -> Any:
     """The result as the kernel lays it out."""
-    rule = LAYOUTS.get(func)
-    if rule is None:
+    if func not in LAYOUTS:
         return result  # which may be a list without tensors: unbind of no rows
     first = result[0] if isinstance(result, (tuple, list)) else result
-    if not isinstance(first, torch.Tensor) or not (first.device.type == "cpu" or func in _OF_ALL_DEVICES):
+    rule = _rule(func, first.device.type) if isinstance(first, torch.Tensor) else None
+    if rule is None:
         return result
     with torch_private.no_python_dispatch(), torch.no_grad():
         try:

@@ -9,6 +9,7 @@ Tried on torch 2.13.0 and 2.11.0.
 from __future__ import annotations
 
 from tracer_core.torch_private.ambient import (
+    DEVICE_PROPERTIES,
     autocast_off,
     autocast_state,
     device_constructors,

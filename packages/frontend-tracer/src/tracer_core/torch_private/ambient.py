@@ -10,6 +10,9 @@ import torch
 
 from tracer_core import settings
 
+#: The types of what is known of a device: objects that never change, with properties in C. None in builds without CUDA.
+DEVICE_PROPERTIES: tuple[type, ...] = tuple(filter(None, [getattr(torch._C, "_CudaDeviceProperties", None)]))
+
 
 @contextlib.contextmanager
 def settings_restored() -> Iterator[None]:

@@ -16,6 +16,17 @@ import torch
 
 from tracer_core.torch_private.fakes import LIGHT_FAKE_MODE, is_plain_fake
 
+#: Operators whose references, in torch 2.11, keep a dimension of size 1 that is to go, if it was counted from the end.
+_DIMS_FROM_THE_FRONT = frozenset({torch.ops.aten.linalg_vector_norm.default})
+
+
+def _dims_from_the_front(value: Any, order: Any = 2, dims: Any = None, *others: Any) -> tuple[Any, ...]:
+    """The arguments of a vector norm; a dimension that the tensor does not have stays as it is, for the error."""
+    rank = value.dim()
+    if dims is not None:
+        dims = [dim + rank if -rank <= dim < 0 else dim for dim in dims]
+    return value, order, dims, *others
+
 
 def capture_mode(
     before_operator: Callable[[Any, Any, Any], None],
@@ -59,6 +70,8 @@ def capture_mode(
             if answer is not None:
                 return answer(args)  # a question about a tensor's metadata
             kwargs = kwargs or {}
+            if func in _DIMS_FROM_THE_FRONT:
+                args = _dims_from_the_front(*args)
 
             def run() -> Any:
                 before_operator(func, args, kwargs)

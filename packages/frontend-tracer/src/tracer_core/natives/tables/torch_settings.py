@@ -194,7 +194,8 @@ breaks("torch_mode", "it changes what operators ask", [
     torch.utils._python_dispatch._pop_mode_temporarily, torch.set_default_device,
 ])  # fmt: skip
 declare(PURE, [torch._C._is_any_autocast_enabled])
-_of_cuda = (getattr(torch._C, name, None) for name in ("_cuda_getDeviceCount", "_cuda_isInBadFork"))  # in its builds only
+#: In builds for CUDA only.
+_of_cuda = (getattr(torch._C, f"_cuda_{name}", None) for name in ("getDeviceCount", "isInBadFork", "getDevice"))
 for _function in (torch._C._get_privateuse1_backend_name, *_of_cuda):
     if _function is not None:
         COUNTS[_function] = 0, 0
@@ -203,3 +204,21 @@ for _function in (torch.is_anomaly_enabled, torch.is_anomaly_check_nan_enabled):
     COUNTS[_function] = 0, 0
     special(_function)(lambda tracer, args, kwargs, which=_function is torch.is_anomaly_check_nan_enabled: ask(
         tracer, "anomaly")[which])  # fmt: skip
+
+
+def _about_devices(function: Any) -> None:
+    """What a GPU is and can do never changes; which one is the current device does."""
+
+    @special(function)
+    def answer(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        tracer.native_reads(*args, *kwargs.values())
+        if torch.cuda.is_available():
+            query(tracer, torch._C._cuda_getDevice)
+        return function(*args, **kwargs)
+
+
+for _function in (
+    torch.cuda.is_bf16_supported, torch.cuda.is_tf32_supported, torch.cuda.get_device_capability,
+    torch.cuda.get_device_name, torch.cuda.get_device_properties,
+):  # fmt: skip
+    _about_devices(_function)
