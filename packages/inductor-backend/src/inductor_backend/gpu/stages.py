@@ -18,12 +18,20 @@ from inductor_backend.externs import interleaved
 from inductor_backend.externs.table import Choice, aten_choice
 from inductor_backend.gpu.products import product_kernel, tiles_of
 from inductor_backend.loop_ir import verify
-from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, LoopNode, Node
+from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode, LoopNode, Node
 from inductor_backend.options import fusion_fuel
 from inductor_backend.runtime.triton_build import start_early
 from inductor_backend.schedule.fuse import Fusion
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
-from inductor_backend.schedule.memory_plan import Life, given_up, lives, plan_memory, touched_storages
+from inductor_backend.schedule.memory_plan import (
+    Life,
+    MemoryPlan,
+    given_up,
+    lives,
+    nbytes,
+    plan_memory,
+    touched_storages,
+)
 from inductor_backend.schedule.reuse import owned_results, places_to_reuse
 from inductor_backend.schedule.split_reductions import split_reductions
 
@@ -35,6 +43,9 @@ ROWS_OF_A_FUSED_REDUCTION = 64
 
 #: Parameters of equal sizes that one kernel of an optimizer takes: more would want more registers than a thread has.
 UPDATES_OF_A_KERNEL = 8
+
+#: Bytes from which a tensor of its own, which the allocator has to find, may be better than a part of a call's arena.
+LARGE_TENSOR = 1 << 20
 
 #: Operators that only our rewrites make.
 OWN = {
@@ -137,7 +148,9 @@ def _reusable(
 
 
 def memory(c: Compilation) -> None:
-    """What only kernels touch shares one allocation a call; what an operator touches is a tensor of its own."""
+    """What only kernels touch shares one allocation a call; what an operator touches is a tensor of its own, made in the
+    memory of another one where a kernel reads that last. Then the other one is a tensor, too, if that makes the most that a
+    call holds less."""
     touched = touched_storages(c.program, c.plan.groups, c.kernels)
     pairs = zip(touched, c.kernels, strict=True)
     by_operators = {name for names, kernel in pairs if kernel is None for name in names}
@@ -150,9 +163,42 @@ def memory(c: Compilation) -> None:
         for name, buffer in ours.items()
         if buffer.kind is BufferKind.TEMP and name not in by_operators and not c.target.interpreted
     }
-    tensors = [name for name in ours if name not in arena]
-    c.memory = plan_memory(arena, life, tensors + given_up(c.program, c.spec, outputs, life))
-    c.over = _written_over(c, life, outputs)
+    inputs = given_up(c.program, c.spec, outputs, life)
+
+    def planned(arena: dict[str, Buffer]) -> tuple[MemoryPlan, dict[str, str]]:
+        tensors = [name for name in ours if name not in arena]
+        return plan_memory(arena, life, tensors + inputs), _written_over(c, life, outputs, set(arena))
+
+    c.memory, c.over = planned(arena)
+    _, everywhere = planned({})
+    large = {other for name, other in everywhere.items() if name not in arena and _is_large(arena.get(other))}
+    if large:
+        other = planned({name: buffer for name, buffer in arena.items() if name not in large})
+        if _most(owners, life, outputs, *other) < _most(owners, life, outputs, c.memory, c.over):
+            c.memory, c.over = other
+
+
+def _is_large(buffer: Buffer | None) -> bool:
+    size = 0 if buffer is None else nbytes(buffer)
+    return isinstance(size, int) and size >= LARGE_TENSOR
+
+
+def _most(
+    owners: dict[str, Buffer], life: dict[str, Life], outputs: set[str], plan: MemoryPlan, over: dict[str, str]
+) -> int:
+    """The most bytes of its own that a call holds at once, apart from tensors of symbolic sizes."""
+    change: dict[int, int] = {}
+    for name, buffer in owners.items():
+        size = nbytes(buffer)
+        if buffer.kind is not BufferKind.INPUT and name not in plan.offsets and isinstance(size, int):
+            change[life[name].first + (name in over)] = change.get(life[name].first + (name in over), 0) + size
+            if name not in outputs:
+                change[life[name].last + 1] = change.get(life[name].last + 1, 0) - size
+    held = most = 0
+    for step in sorted(change):
+        held += change[step]
+        most = max(most, held)
+    return most + (plan.size if isinstance(plan.size, int) else 0)
 
 
 def verify_memory(c: Compilation) -> None:
@@ -160,7 +206,7 @@ def verify_memory(c: Compilation) -> None:
     verify.written_over(c.program, c.plan, c.kernels, c.over)
 
 
-def _written_over(c: Compilation, life: dict[str, Life], outputs: set[str]) -> dict[str, str]:
+def _written_over(c: Compilation, life: dict[str, Life], outputs: set[str], arena: set[str]) -> dict[str, str]:
     """Tensor -> the tensor in whose memory it is made: one that its kernel reads last, point by point."""
     found: dict[str, str] = {}
     owned = owned_results(c.program, [g.extern for g in c.plan.groups if g.extern is not None])
@@ -170,10 +216,10 @@ def _written_over(c: Compilation, life: dict[str, Life], outputs: set[str]) -> d
         taken: set[str] = set()
         for place, places in kernel.reusable:  # type: ignore[attr-defined]
             name = kernel.pointers[place]
-            if life[name].first != number or name in c.memory.offsets:
+            if life[name].first != number or name in arena:
                 continue
             for other in map(kernel.pointers.__getitem__, places):
-                free = other in owned and other not in outputs and other not in c.memory.offsets
+                free = other in owned and other not in outputs and other not in arena
                 if free and other not in taken and life[other].last == number:
                     found[name] = other
                     taken.add(other)

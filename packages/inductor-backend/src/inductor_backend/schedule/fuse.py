@@ -280,8 +280,11 @@ class Fusion:
 
     def ordered(self) -> list[Group]:
         """Topological order that stays close to program order. On GPUs a group comes where its first node was: by its last
-        one, an update of an input at the end, it would let everything pass that waits for nothing (copies of weights)."""
+        one, an update of an input at the end, it would let everything pass that waits for nothing (copies of weights). What
+        only turns values into results comes as soon as it can: until then their memory is held beside that of the results."""
         waiting = sorted(self.groups, key=lambda g: g.first if self.together > 1 else g.position)
+        if self.together > 1:
+            waiting.sort(key=lambda g: not self._hands_on(g))
         done, result = 0, []
         while waiting:
             for place, group in enumerate(waiting):
@@ -292,6 +295,22 @@ class Fusion:
             else:
                 raise AssertionError("fusion made a cycle of groups")
         return result
+
+    def _hands_on(self, group: Group) -> bool:
+        """Whether a group turns what nobody else reads into results of the graph, as copies in another layout are."""
+        if group.extern is not None:
+            return False
+        buffers = self.program.buffers
+        written = _written(group)
+        read = {name for node in group.nodes for name in node.reads()} - written
+        return all(
+            name in self.program.output_names and buffers[name].kind is not BufferKind.INPUT for name in written
+        ) and all(
+            buffers[name].kind is not BufferKind.INPUT
+            and name not in self.program.output_names
+            and len(self.touching[name]) == 2  # the group that makes it, and this one
+            for name in read
+        )
 
 
 def _written(group: Group) -> set[str]:

@@ -28,6 +28,7 @@ FRESH_RESULTS = frozenset(
         aten.bmm.default,
         aten.baddbmm.default,
         aten.convolution.default,
+        aten.convolution_backward.default,
     }
 )
 
