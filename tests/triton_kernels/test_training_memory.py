@@ -65,9 +65,27 @@ def test_peaks_and_launches_of_a_step(stem):
     stem.step()
     conv = 4 * 8 * 64 * 32 * 32 / MiB
     forward, backward = (stem.memory[name].peak / MiB for name in ("forward", "backward"))
-    assert forward <= 3.6 * conv and backward <= 4.4 * conv
+    assert forward <= 3.6 * conv and backward <= 3.8 * conv
     launches = stem.launches()
     assert launches["forward"] <= 18 and launches["backward"] <= 21
+
+
+def test_gradients_are_laid_out_as_soon_as_they_are_there(as_on_gpus):
+    """Of weights, from channels-last: else all would be held twice in the end."""
+    layers = [nn.Conv2d(a, b, 3, bias=False) for a, b in ((3, 16), (16, 32), (32, 48), (48, 64))]
+    with torch.device("meta"):
+        named = [(f"layer_{at}", part.to("meta")) for at, layer in enumerate(layers) for part in (layer, nn.ReLU())]
+        net = nn.Sequential(OrderedDict((f"{name}_{type(part).__name__}", part) for name, part in named))
+        backward = of_module(net.train(), torch.empty(4, 3, 32, 32)).backward
+    made = {name: at for at, group in enumerate(backward.plan.groups) for node in group.nodes for name in node.writes}
+    weights = [group.extern for group in backward.plan.groups if group.extern is not None and group.extern.outputs[1]]
+    copies = [
+        (at, made[weight.outputs[1]])
+        for weight in weights
+        for at, group in enumerate(backward.plan.groups)
+        if group.extern is None and weight.outputs[1] in group.nodes[0].reads()
+    ]
+    assert len(copies) == 4 and all(at == producer + 1 for at, producer in copies), copies
 
 
 def test_a_first_convolution_gets_its_gradient_as_the_others_do(stem):
