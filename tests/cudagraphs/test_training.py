@@ -8,6 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from cudagraphs_backend import wrapping
+from cudagraphs_backend.options import CudaGraphsOptions
+from tracer_core import torch_private
+from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role
+
 
 class Net(nn.Module):
     def __init__(self, width: int = 32) -> None:
@@ -159,6 +164,36 @@ def test_a_result_that_is_saved_too_and_kept_by_the_program(world):
             results[-1].square().mean().backward()
         kept.append([result.detach() for result in results])
         agree(model, twin)
-    for ours, eager in kept:
-        torch.testing.assert_close(ours, eager)
+        for ours, eager in kept:
+            torch.testing.assert_close(ours, eager)
     assert {row.phase for row in world.rows if row.replays >= 5} == {"forward", "backward"}, world.rows
+
+
+@pytest.mark.parametrize("addresses", [1, 2, 3])
+def test_a_small_saved_value_that_wanders_costs_no_second_recording(simulated, addresses):
+    """As a result does that the program drops later than the backward runs; the large one is the forward's own."""
+    graph = torch.fx.Graph()
+    large, small, tangent = (graph.placeholder(name) for name in ("large", "small", "tangent"))
+    fakes = torch_private.fake_tensor_mode(None)
+    for node, size in ((large, 64), (small, 4), (tangent, 4)):
+        node.meta["val"] = fakes.from_tensor(torch.randn(size, 8))
+    first = graph.call_function(torch.ops.aten.mul.Tensor, (small, tangent))
+    second = graph.call_function(torch.ops.aten.mul.Tensor, (large, 2.0))
+    first.meta["val"], second.meta["val"] = small.meta["val"], large.meta["val"]
+    graph.output((first, second))
+    roles = (Role.SAVED_ACTIVATION, Role.SAVED_ACTIVATION, Role.USER_INPUT)
+    outputs = [OutputSpec((size, 8), (8, 1), torch.float32, torch.device("cpu")) for size in (4, 64)]
+    spec = CompileSpec(
+        "cudagraphs", "wandering", tuple(InputSpec(str(role), role, str(role)) for role in roles), tuple(outputs), (), (),
+        Phase.BACKWARD, CudaGraphsOptions(), "default", torch.device("cpu"), "",
+    )  # fmt: skip
+    runner = wrapping.wrap(
+        lambda given: [given[1] * given[2], given[0] * 2.0], torch.fx.GraphModule(torch.nn.Module(), graph), spec
+    )
+    saved = torch.randn(64, 8)
+    places = [torch.empty(4, 8) for _ in range(addresses)]
+    for call in range(12):
+        here, tangent = places[call % addresses].normal_(), torch.randn(4, 8)
+        torch.testing.assert_close(runner([saved, here, tangent]), [here * tangent, saved * 2.0])
+    (row,) = simulated.rows
+    assert row.recordings == 1 and row.replays >= 8, row

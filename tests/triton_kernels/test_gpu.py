@@ -283,12 +283,14 @@ def test_questions_about_the_device_are_no_breaks():
         properties = torch.cuda.get_device_properties(x.device)
         with torch.autocast("cuda", torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16):
             y = x @ w
-        return y * major + properties.multi_processor_count, torch.cuda.current_device(), properties.name
+        return y * major + properties.multi_processor_count, (torch.cuda.current_device(), properties.name)
 
     x, w = torch.randn(8, 16, device="cuda"), torch.randn(16, 4, device="cuda")
     fast = tracer_core.compile(program, fullgraph=True)
     for _ in range(3):
-        torch.testing.assert_close(fast(x, w), program(x, w))
+        (found, told), (expected, facts) = fast(x, w), program(x, w)
+        torch.testing.assert_close(found, expected)
+        assert told == facts
 
 
 def _as_eager(fn, *inputs):

@@ -36,6 +36,9 @@ COPIES_AT_MOST = 16
 #: Sets of addresses that one size is recorded for.
 ADDRESSES = 4
 
+#: The part of a forward's saved bytes that is little.
+COPIED_PART = 0.125
+
 _RESTLESS = f"its parameters or saved values come at more than {ADDRESSES} addresses"
 
 #: Sizes that are remembered.
@@ -215,9 +218,9 @@ class GraphedRunner:
         earlier = entry.pointers
         assert earlier is not None
         entry.pointers = pointers
-        moved = {i for i in self._tensors if pointers[i] != earlier[i] and i not in self._lasting}
-        restless = self._restless(entry, inputs)
-        moved = {i for i in moved | restless if can_be_copied(inputs[i])} - entry.copied
+        moved = {i for i in self._tensors if pointers[i] != earlier[i]} - entry.copied
+        restless = self._restless(entry, inputs, moved)
+        moved = {i for i in (moved - self._lasting) | restless if can_be_copied(inputs[i])}
         if not restless.isdisjoint(moved):
             entry.seen.clear()
         if moved:
@@ -235,18 +238,18 @@ class GraphedRunner:
         entry.seen.add(anchor)
         return False
 
-    def _restless(self, entry: Entry, inputs: list[Any]) -> set[int]:
-        """Saved values that have come at more addresses than are recorded for, as results do that the program keeps. None
-        if there is much of them: then it is all that a forward saves, at the addresses of its many recordings."""
-        if len(entry.seen) <= ADDRESSES:
-            return set()
-        places = zip(self._anchored(entry), zip(*entry.seen, strict=True), strict=True)
-        found = {
-            i
-            for i, pointers in places
-            if len(set(pointers)) > ADDRESSES and self._spec.inputs[i].role is Role.SAVED_ACTIVATION
-        }
-        return found if sum(inputs[i].untyped_storage().nbytes() for i in found) <= COPIED_AT_MOST else set()
+    def _restless(self, entry: Entry, inputs: list[Any], moved: set[int]) -> set[int]:
+        """Saved values that are copied from now on, because the program has them, too, so that they come at ever new
+        addresses: what has moved, if it is little beside the rest (all of it lies elsewhere where a forward has several
+        recordings), or what has come at more addresses than are recorded for."""
+        saved = [i for i in self._anchored(entry) if self._spec.inputs[i].role is Role.SAVED_ACTIVATION]
+        found = {i for i in saved if i in moved}
+        if not found or sum(_nbytes(inputs[i]) for i in found) > COPIED_PART * sum(_nbytes(inputs[i]) for i in saved):
+            if len(entry.seen) <= ADDRESSES:
+                return set()
+            places = zip(self._anchored(entry), zip(*entry.seen, strict=True), strict=True)
+            found = {i for i, pointers in places if i in set(saved) and len(set(pointers)) > ADDRESSES}
+        return found if sum(_nbytes(inputs[i]) for i in found) <= COPIED_AT_MOST else set()
 
     def _anchored(self, entry: Entry) -> list[int]:
         return [i for i in self._tensors if i not in entry.copied and i in self._lasting]
@@ -413,6 +416,10 @@ class GraphedRunner:
 
 
 _LASTING = frozenset({Role.PARAMETER, Role.BUFFER, Role.SAVED_ACTIVATION})
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes()
 
 
 def _exact(value: Any) -> Any:
