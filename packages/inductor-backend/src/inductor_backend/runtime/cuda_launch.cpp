@@ -46,6 +46,58 @@ static bool find_driver() {
     return true;
 }
 
+typedef int (*LoadData)(Handle*, const void*);
+typedef int (*GetFunction)(Handle*, Handle, const char*);
+typedef int (*GetAttribute)(int*, int, Handle);
+typedef int (*SetAttribute)(Handle, int, int);
+typedef int (*SetCache)(Handle, int);
+typedef int (*ErrorText)(int, const char**);
+typedef int (*RetainContext)(Handle*, int);
+static const int MOST_THREADS = 0, STATIC_SHARED = 1, DYNAMIC_SHARED = 8, PREFER_SHARED = 1;   // the driver's numbers
+static const int64_t SHARED_UNASKED = 48 << 10;   // a kernel has to ask for more
+static const size_t WORDS = 256;
+
+static int load(const int64_t* a, int64_t* found, void* driver) {
+    const LoadData load_data = (LoadData)dlsym(driver, "cuModuleLoadData");
+    const GetFunction get_function = (GetFunction)dlsym(driver, "cuModuleGetFunction");
+    const GetAttribute get = (GetAttribute)dlsym(driver, "cuFuncGetAttribute");
+    const SetAttribute set = (SetAttribute)dlsym(driver, "cuFuncSetAttribute");
+    const SetCache set_cache = (SetCache)dlsym(driver, "cuFuncSetCacheConfig");
+    Handle context = nullptr, module = nullptr, function = nullptr;
+    int threads = 0, taken = 0;
+    int status = get_context(&context);
+    if (!status && !context) {
+        status = ((RetainContext)dlsym(driver, "cuDevicePrimaryCtxRetain"))(&context, (int)a[4]);
+        if (!status) status = set_context(context);
+    }
+    if (!status) status = load_data(&module, (const void*)a[0]);
+    if (!status) status = get_function(&function, module, (const char*)a[1]);
+    if (!status) status = get(&threads, MOST_THREADS, function);
+    if (!status && a[2] > SHARED_UNASKED) {
+        status = get(&taken, STATIC_SHARED, function);
+        if (!status) status = set_cache(function, PREFER_SHARED);
+        if (!status) status = set(function, DYNAMIC_SHARED, (int)a[3] - taken);
+    }
+    found[0] = (int64_t)function, found[1] = threads;
+    return status;
+}
+
+// a: addresses of the machine code and of the kernel's name; bytes of shared memory of a launch, and those that the device has;
+// the device's number; where to write the function, the most threads and the driver's error; where to write its words
+TC_EXPORT void load_kernel(const int64_t* a) {
+    if (!find_driver()) return fail(DRIVER_MISSING);
+    void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    int64_t* found = (int64_t*)a[5];
+    const int status = load(a, found, driver);
+    found[2] = status;
+    const char* text = nullptr;
+    if (status) ((ErrorText)dlsym(driver, "cuGetErrorString"))(status, &text);
+    char* words = (char*)a[6];
+    size_t at = 0;
+    for (; text && text[at] && at < WORDS - 1; at++) words[at] = text[at];
+    words[at] = 0;
+}
+
 // a: where to write the current context's address (0: none)
 TC_EXPORT void run_context(const int64_t* a) {
     if (!find_driver()) return fail(DRIVER_MISSING);

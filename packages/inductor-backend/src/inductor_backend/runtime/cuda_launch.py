@@ -125,6 +125,21 @@ def context() -> int:
     return result.value
 
 
+def load(name: str, code: bytes, shared: int, most_shared: int, device: int) -> tuple[int, int]:
+    """The driver's handle of a kernel, loaded on the current device, and the most threads that a block of it may have. name:
+    in the machine code. shared: bytes that a launch will ask for. most_shared: that the device has for a block.
+    device: its number, for a thread that CUDA does not know yet. Raises RuntimeError with the driver's words."""
+    words, found = ctypes.create_string_buffer(256), (ctypes.c_int64 * 3)()
+    image, symbol = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(name.encode())
+    address = ctypes.addressof
+    run = library().function("load_kernel", 7)
+    run(address(image), address(symbol), shared, most_shared, device, address(found), address(words))
+    handle, most_threads, status = found
+    if status:
+        raise RuntimeError(f"{words.value.decode(errors='replace')} (CUDA driver error {status})")
+    return handle, most_threads
+
+
 def _interpret(described: Sequence[Launch], description: int, stream: int, *slots: Any) -> None:
     def number(size: Size) -> int:
         return int(slots[size.number]) if isinstance(size, slot) else size

@@ -1,7 +1,8 @@
-"""From kernel texts to loaded kernels: Triton's compiler, in parallel, with its cache in our folder (`triton_ready`).
+"""From kernel texts to loaded kernels: what is kept (`triton_kept`), else Triton's compiler, in parallel.
 
 In: `Kernel` descriptions as generated modules hold them. Out: `LoadedKernel`s. What always holds: equal kernels of a
-process are compiled once; what Triton says of a kernel that it does not compile is a BackendError with the kernel's text.
+process are compiled once; Triton is imported only where a kernel is not kept; what it says of a kernel that it does not
+compile is a BackendError with the kernel's text.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from inductor_backend.runtime import triton_kept
 from inductor_backend.runtime.triton_compile import (
     Binary,
     Kernel,
@@ -26,7 +28,7 @@ from inductor_backend.runtime.triton_compile import (
     remedy,
 )
 from inductor_backend.runtime.triton_interpreter import interpreting
-from inductor_backend.runtime.triton_ready import active_target
+from inductor_backend.runtime.triton_ready import active_target, capability
 from inductor_backend.runtime.triton_workers import Workers, as_many_as_here
 from tracer_core.plugin_api import BackendError, logger
 
@@ -57,7 +59,9 @@ class LoadedKernel:
     def unaligned(self) -> LoadedKernel:
         """The same kernel for pointers of any alignment."""
         if self._unaligned is None:
-            found = _binary(binary_of, self.kernel, active_target(), False)
+            found = triton_kept.load(self.kernel, capability(), aligned=False)
+            if found is None:
+                found = _binary(binary_of, self.kernel, active_target(), False)
             self._unaligned = _load(found, self.kernel, self.device, aligned=False)
         return self._unaligned
 
@@ -97,26 +101,24 @@ def build_side_by_side(kernels: Sequence[Kernel], device: torch.device) -> None:
 
 
 def _load(found: Binary, kernel: Kernel, device: torch.device, aligned: bool = True) -> LoadedKernel:
-    """On the current device. Triton's own loading would also build a launcher in C for each signature, 0.2 seconds each;
-    `cuda_launch` launches ours."""
-    from triton.runtime import driver  # heavy: triton
+    """On the current device."""
+    from inductor_backend.runtime import cuda_launch  # imports this module
 
-    utils = driver.active.utils
     if found.scratch:
         raise BackendError("inductor", "build", f"kernel {kernel.name} asks for global scratch memory")
     number = torch.cuda.current_device() if device.index is None else device.index
-    most = utils.get_device_properties(number)["max_shared_mem"]
+    most: int = torch.cuda.get_device_properties(number).shared_memory_per_block_optin  # type: ignore[attr-defined]
     if found.shared > most:
         detail = f"kernel {kernel.name} needs {found.shared} bytes of shared memory, {device} has {most}"
         raise BackendError("inductor", "build", detail)
     try:
-        _, function, *facts = utils.load_binary(found.name, found.code, found.shared, number)
+        function, most_threads = cuda_launch.load(found.name, found.code, found.shared, most, number)
     except RuntimeError as error:  # the driver's
         detail = f"kernel {kernel.name} cannot be loaded: {error}{remedy(error)}"
         raise BackendError("inductor", "build", detail) from error
     threads = found.warps * 32
-    if len(facts) > 2 and threads > facts[2]:  # registers, spills, most threads
-        detail = f"kernel {kernel.name} has {threads} threads, its registers allow {facts[2]}"
+    if threads > most_threads:
+        detail = f"kernel {kernel.name} has {threads} threads, its registers allow {most_threads}"
         raise BackendError("inductor", "build", detail)
     if aligned and len(found.copies) != len(kernel.matrices):
         detail = (
@@ -128,8 +130,8 @@ def _load(found: Binary, kernel: Kernel, device: torch.device, aligned: bool = T
 
 @functools.cache
 def warm_up() -> None:
-    """Starts, on a thread, what every first kernel of a process waits for: imports, Triton's hash of itself, its driver
-    and our launcher."""
+    """Starts, on a thread, what every first kernel of a process waits for: our launcher, and, where no kernel of an earlier
+    process is kept, imports, Triton's hash of itself and its driver."""
     threading.Thread(target=_warm_up, name="triton-warm-up", daemon=True).start()
 
 
@@ -138,18 +140,21 @@ def _warm_up() -> None:
 
     waiting = [_pool().submit(cuda_launch.library)]
     try:
-        from triton.runtime import cache  # heavy: triton
+        capability()
+        if not triton_kept.any_here():
+            from triton.runtime import cache  # heavy: triton
 
-        if hasattr(cache, "triton_key"):
-            waiting.append(_pool().submit(cache.triton_key))
-        active_target()
+            if hasattr(cache, "triton_key"):
+                waiting.append(_pool().submit(cache.triton_key))
+            active_target()
         for one in waiting:
             one.result()
     except Exception as error:  # told where the kernel is built
         logger().debug("warming up Triton: %s: %s", type(error).__name__, error)
 
 
-_futures: dict[tuple[str, Any], Future[Binary]] = {}
+#: By the kernel's key and the device's compute capability.
+_futures: dict[tuple[str, int], Future[Binary]] = {}
 _futures_lock = threading.Lock()
 
 
@@ -183,12 +188,30 @@ def start_early(kernel: Kernel, device: torch.device) -> None:
 
 def start(kernels: Sequence[Kernel]) -> list[Future[Binary]]:
     """Has them built for the current device, without waiting."""
-    target = active_target()
-    return [_start(kernel, target) for kernel in kernels]
+    here = capability()
+    found = [_known(kernel, here) for kernel in kernels]
+    target = active_target() if None in found else None
+    return [_start(kernel, target) if known is None else known for known, kernel in zip(found, kernels, strict=True)]
+
+
+def _known(kernel: Kernel, here: int) -> Future[Binary] | None:
+    """A kernel that is being built in this process, or was before, or by another one."""
+    key = (kernel.key(), here)
+    with _futures_lock:
+        found = _futures.get(key)
+    if found is not None and not (found.done() and found.exception() is not None):
+        return found
+    kept = triton_kept.load(kernel, here)
+    if kept is None:
+        return None
+    with _futures_lock:
+        found = _futures[key] = Future()
+    found.set_result(kept)
+    return found
 
 
 def _start(kernel: Kernel, target: Any) -> Future[Binary]:
-    key = (kernel.key(), target)
+    key = (kernel.key(), target.arch)
     with _futures_lock:
         found = _futures.get(key)
         if found is None or (found.done() and found.exception() is not None):
@@ -197,8 +220,11 @@ def _start(kernel: Kernel, target: Any) -> Future[Binary]:
         return found
 
 
-def _binary(build: Callable[..., Binary], *arguments: Any) -> Binary:
+def _binary(build: Callable[..., Binary], kernel: Kernel, target: Any, aligned: bool = True) -> Binary:
+    """By Triton, and kept."""
     try:
-        return build(*arguments)
+        found = build(kernel, target) if aligned else build(kernel, target, aligned)
     except NotCompiled as error:
         raise BackendError("inductor", "triton", f"{error.detail}\nThe kernel:\n{error.text}") from error
+    triton_kept.store(kernel, target.arch, found, aligned)
+    return found

@@ -28,20 +28,26 @@ _SETTINGS = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_CACHE_MANAGER")
 WITHOUT = "or run these graphs without Triton: backend='cudagraphs' or 'eager'"
 
 
+def capability() -> int:
+    """That of the current device: 80, 90, ... Does not import Triton. Raises BackendError (stage "toolchain")."""
+    if torch.version.hip is not None:
+        raise _missing(
+            f"torch {torch.__version__} is for AMD GPUs; kernels are made for NVIDIA's: use backend='eager'"
+        )
+    keep_triton_files_here()
+    major, minor = _demand_device(torch.cuda.current_device())
+    return 10 * major + minor
+
+
 def active_target() -> Any:
-    """Triton's target for the current device. Raises BackendError (stage "toolchain")."""
+    """Triton's target for the current device, to compile for. Raises BackendError (stage "toolchain")."""
+    capability()
     _demand_triton()
-    number = torch.cuda.current_device()
-    _demand_device(number)
     return _driver().active.get_current_target()
 
 
 @functools.cache
 def _demand_triton() -> None:
-    if torch.version.hip is not None:
-        raise _missing(
-            f"torch {torch.__version__} is for AMD GPUs; kernels are made for NVIDIA's: use backend='eager'"
-        )
     try:
         import triton  # heavy: the point of asking
     except ImportError as error:
@@ -55,17 +61,17 @@ def _demand_triton() -> None:
             f"Triton {triton.__version__} is too old: pip install 'triton>={_dotted(LEAST_TRITON)}' "
             f"(torch 2.11 and later come with it), {WITHOUT}"
         )
-    keep_triton_files_here()
 
 
 @functools.cache
-def _demand_device(number: int) -> None:
-    capability = torch.cuda.get_device_capability(number)
-    if capability < LEAST_CAPABILITY:
+def _demand_device(number: int) -> tuple[int, int]:
+    found = torch.cuda.get_device_capability(number)
+    if found < LEAST_CAPABILITY:
         raise _missing(
-            f"{torch.cuda.get_device_name(number)} has compute capability {_dotted(capability)}; Triton makes code for "
+            f"{torch.cuda.get_device_name(number)} has compute capability {_dotted(found)}; Triton makes code for "
             f"{_dotted(LEAST_CAPABILITY)} and newer: use backend='cudagraphs' or 'eager'"
         )
+    return found
 
 
 @functools.cache

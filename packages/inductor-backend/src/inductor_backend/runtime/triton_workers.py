@@ -176,7 +176,7 @@ class Workers:
                     self._rest.start()
 
     def _build(self, kernel: Kernel, target: Any) -> Binary:
-        if self._most < 2 or _set_in_python():
+        if self._most < 2 or set_in_python():
             return binary_of(kernel, target)
         if not self._all:
             with contextlib.suppress(NotKept):
@@ -317,7 +317,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "TRITON_INTERPRET": "0"}
 
 
-def _set_in_python() -> bool:
+def set_in_python() -> bool:
     """Whether the program has changed a setting of Triton's, which other processes would not see."""
     from triton import knobs  # heavy: triton
 
