@@ -111,4 +111,21 @@ def test_a_model_over_two_gpus(mode, caplog):
             result.square().mean().backward()
         for a, b in zip(ours.parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-4)
-    assert "in a graph of cuda:0" in caplog.text
+    assert "from cuda:0 to cuda:1" in caplog.text and "compiled apart for cuda:0 and cuda:1" in caplog.text
+    modules = [record.text for record in tracer_core.last_compile(fast) if record.name == "inductor_module"]
+    assert len(modules) >= 4 and all("fused kernels" in text for text in modules), modules  # two parts, two directions
+
+
+@two_gpus
+@pytest.mark.parametrize("mode", MODES)
+def test_to_the_other_gpu_and_back(mode):
+    """Twice, with a reduction on the CPU in the end; other sizes come in between."""
+
+    def program(x, w, v):
+        y = torch.tanh(x @ w).to("cuda:1")
+        z = (F.layer_norm(y @ v, (32,)) * 2).to("cuda:0") + x.sum(1, keepdim=True)
+        return z.softmax(-1), (z.to("cuda:1") * y).sum(1), z.mean().cpu()
+
+    w, v = torch.randn(48, 32, device="cuda:0"), torch.randn(32, 32, device="cuda:1")
+    for rows in (16, 16, 7, 30):
+        compared(program, torch.randn(rows, 48, device="cuda:0", requires_grad=True), w, v, mode=mode, calls=4)

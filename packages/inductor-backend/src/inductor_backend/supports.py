@@ -66,7 +66,7 @@ _MAIN_DEVICES: WeakKeyDictionary[torch.fx.Graph, torch.device] = WeakKeyDictiona
 
 def _elsewhere(node: torch.fx.Node) -> str | None:
     """Why a node stays out of a graph whose loops run on another device: None for copies between devices, and where
-    all that lies elsewhere has no dimensions."""
+    all that lies elsewhere has no dimensions. (The core compiles what several GPUs do apart, one part a GPU.)"""
     graph = node.graph
     if graph not in _MAIN_DEVICES:
         _MAIN_DEVICES[graph] = main_device(graph)
@@ -79,11 +79,12 @@ def _elsewhere(node: torch.fx.Node) -> str | None:
     made = [
         t for t in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(t, torch.Tensor)
     ]
-    if made and all(tensor.device != main for tensor in made):
+    here = next((tensor.device for tensor in made if tensor.device.type == "cuda"), main)
+    if made and all(tensor.device != here for tensor in made):
         return f"a result on {made[0].device} in a graph of {main}"
     for item in node.all_input_nodes:
         tensor = item.meta.get("val")
-        if isinstance(tensor, torch.Tensor) and tensor.device != main and tensor.dim():
+        if isinstance(tensor, torch.Tensor) and tensor.device != here and tensor.dim():
             return f"an operand on {tensor.device} in a graph of {main}"
     return None
 

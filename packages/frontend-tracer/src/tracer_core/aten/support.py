@@ -1,15 +1,16 @@
-"""Splits a lowered graph by what a backend supports.
+"""Splits a lowered graph by what a backend supports, and by device.
 
 In: a lowered graph and a backend with `supports`. Out: a runner for the whole graph: the backend's parts,
 with the operators that it does not support run eagerly in between, and a line that counts those with
 reasons.
 
-How: every operator gets a level, even for the backend and odd for eager, the lowest that is not below its
-inputs' levels (views: the highest that is not above their readers'); operators of one level form a part. So values only
-flow upwards and parts make no cycle.
+How: every operator gets a level, the lowest that is not below its inputs' levels (views: the highest that is not above
+their readers') and whose remainder is that of its place: one for each GPU, the last for eager. Operators of one level
+form a part. So values only flow upwards and parts make no cycle.
 
 What always holds: a part's outputs share no memory with its inputs or each other (a view that would is run
-eagerly); random numbers are drawn in the graph's order; writes to inputs come last.
+eagerly); random numbers are drawn in the graph's order; writes to inputs come last; the results of a part lie on one GPU,
+or on the CPU.
 """
 
 from __future__ import annotations
@@ -49,11 +50,43 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
 
     graph = lowered.graph.graph
     refused = refusals(graph, supports) if supports is not None else {}
+    places = {} if lowered.ir == "torch" else places_of(graph)
     if lowered.ir != "torch":
-        refused = elsewhere(graph, backend) | refused
-    if not refused:
+        refused = elsewhere(graph, backend) | between(graph, places) | refused
+    if not refused and not places:
         return compile_with_constants(backend, compile_function, lowered.graph, lowered.spec), ""
-    return Partition(backend, lowered, refused).runner(compile_function), summary(graph, refused)
+    told = [summary(graph, refused)] if refused else []
+    if places:
+        told.append(f"compiled apart for {' and '.join(sorted(set(map(str, places.values()))))}")
+    return Partition(backend, lowered, refused, places).runner(compile_function), "; ".join(told)
+
+
+def places_of(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.device]:
+    """The GPU that each operator's results lie on, or that it reads if they lie on the CPU, in a graph of several GPUs; nothing
+    in others."""
+    found = {node: gpus for node in graph.nodes if (gpus := _gpus(node))}
+    if len({gpu for gpus in found.values() for gpu in gpus}) < 2:
+        return {}
+    for node in graph.nodes:
+        for source in node.all_input_nodes if node not in found else ():
+            found.setdefault(node, found.get(source, []))
+    return {node: gpus[0] for node, gpus in found.items() if gpus and node.op == "call_function"}
+
+
+def _gpus(node: torch.fx.Node) -> list[torch.device]:
+    value = node.meta.get("val")
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return [one.device for one in values if isinstance(one, torch.Tensor) and one.device.type != "cpu"]
+
+
+def between(graph: torch.fx.Graph, places: dict[torch.fx.Node, torch.device]) -> dict[torch.fx.Node, str]:
+    """Operators of one GPU that read another one's memory."""
+    found: dict[torch.fx.Node, str] = {}
+    for node in operators(graph) if places else ():
+        others = {gpu for one in (node, *node.all_input_nodes) for gpu in _gpus(one)} - {places.get(node)}
+        if others and node.target is not aten.copy_.default:
+            found[node] = f"from {' and '.join(sorted(map(str, others)))} to {places[node]}"
+    return found
 
 
 def _as_runner(made: Any) -> Runner:
@@ -198,12 +231,22 @@ class Part:
 
 
 class Partition:
-    """One splitting (mutable). refused: nodes that run eagerly, with reasons."""
+    """One splitting (mutable). refused: nodes that run eagerly, with reasons. places: of the others, where there are
+    several (`places_of`)."""
 
-    def __init__(self, backend: Backend, lowered: Lowered, refused: dict[torch.fx.Node, str]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        lowered: Lowered,
+        refused: dict[torch.fx.Node, str],
+        places: dict[torch.fx.Node, torch.device],
+    ) -> None:
         self.backend = backend
         self.lowered = lowered
         self.eager = set(refused)
+        numbers = {device: number for number, device in enumerate(dict.fromkeys(places.values()))}
+        self.places = {node: numbers[device] for node, device in places.items()}
+        self.last = max(1, len(numbers))  # the place of eager
         self.graph = lowered.graph.graph
         placeholders = self.graph.find_nodes(op="placeholder")
         self.origins = size_origins([node.meta["val"] for node in placeholders])
@@ -232,7 +275,7 @@ class Partition:
                 continue
             random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
             base = max(base, drawn) if random else base
-            levels[node] = base + (base % 2 != self._parity(node))
+            levels[node] = base + (self._place(node) - base) % (self.last + 1)
             drawn = levels[node] if random else drawn
         self._raise_views(levels)
         return levels
@@ -241,19 +284,23 @@ class Partition:
         """Views that the backend makes move up to the part that reads them first: a transposed parameter is then an input
         of that part as it is, and no view crosses a border."""
         for node in reversed(self.graph.nodes):
-            if node.op != "call_function" or self._parity(node) or not _is_view(node):
+            place = self._place(node)
+            if node.op != "call_function" or place == self.last or not _is_view(node):
                 continue
             if node.users and all(user.op == "call_function" for user in node.users):
-                levels[node] = max(levels[node], min(levels[user] // 2 * 2 for user in node.users))
+                highest = min(levels[user] - (levels[user] - place) % (self.last + 1) for user in node.users)
+                levels[node] = max(levels[node], highest)
 
-    def _parity(self, node: torch.fx.Node) -> int:
-        """0 for the backend, 1 for eager. Sizes and writes to inputs are eager."""
-        return int(node in self.eager or node.target is aten.copy_.default or _is_size(node))
+    def _place(self, node: torch.fx.Node) -> int:
+        """The remainder of an operator's level. Sizes and writes to inputs are eager."""
+        if node in self.eager or node.target is aten.copy_.default or _is_size(node):
+            return self.last
+        return self.places.get(node, 0)
 
     def _parts(self, levels: dict[torch.fx.Node, int]) -> dict[int, Part]:
         parts: dict[int, Part] = {}
         for node in self.graph.nodes:
-            if node.op == "call_function" and self._parity(_owner(node)) == 0:
+            if node.op == "call_function" and self._place(_owner(node)) != self.last:
                 level = levels[node]
                 parts.setdefault(level, Part(len(parts))).nodes.append(node)
         return parts
@@ -265,7 +312,7 @@ class Partition:
         levels = self._levels()
         writes = [node for node in self.graph.nodes if node.target is aten.copy_.default]
         body = [n for n in self.graph.nodes if n.op == "call_function" and n.target is not aten.copy_.default]
-        eager = [node for node in body if self._parity(_owner(node)) == 1]
+        eager = [node for node in body if self._place(_owner(node)) == self.last]
         outer = torch.fx.Graph()
         made = {node: outer.placeholder(node.name) for node in self.graph.find_nodes(op="placeholder")}
         steps: list[tuple[int, int, Part | torch.fx.Node]] = [
