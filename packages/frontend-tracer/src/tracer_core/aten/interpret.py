@@ -98,7 +98,8 @@ class Interpretation:
             self.recorder.draws = Draws()
         regions = REGIONS.set(self.recorder.draws.region if self.recorder.draws is not None else None)
         try:
-            with unseeded(self.gm), grad, torch_private.settings_restored(), self.fake_mode, self.recorder:
+            settings = torch_private.settings_restored()
+            with unseeded(self.gm), grad, settings, torch_private.backward_on_this_thread(), self.fake_mode, self.recorder:
                 yield
         finally:
             REGIONS.reset(regions)

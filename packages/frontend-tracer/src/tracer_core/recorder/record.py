@@ -176,7 +176,8 @@ class Recorder(WrittenGraph):
             run_args, run_kwargs = pytree.tree_map_only(torch.SymFloat, self._present, (args, kwargs))
         try:
             kernels = self._kernels(func, given, args, kwargs)
-            with self.fakes.mode, kernels, self._data_sizes(), self.fakes.sizes_of_one(given) as results:
+            one_thread = torch_private.backward_on_this_thread()
+            with self.fakes.mode, kernels, one_thread, self._data_sizes(), self.fakes.sizes_of_one(given) as results:
                 result = given_memory.given_back(func(*run_args, **run_kwargs), memory)
                 results += pytree.tree_leaves(result)
             return result

@@ -18,6 +18,7 @@ from tracer_core.torch_private.ambient import (
     torch_state,
 )
 from tracer_core.torch_private.autograd import (
+    backward_on_this_thread,
     direct_apply,
     grad_mode_without_graph,
     gradient_node,

@@ -47,6 +47,12 @@ def gradients_of(
     return found
 
 
+def backward_on_this_thread() -> contextlib.AbstractContextManager[Any]:
+    """Inside, autograd runs a backward on this thread alone. It has one for each GPU otherwise, and those of two GPUs would use
+    one fake mode at once."""
+    return torch.autograd.set_multithreading_enabled(False)
+
+
 def gradient_node(tensor: torch.Tensor) -> Any:
     """The node of autograd's graph where a backward of this tensor begins."""
     if tensor.grad_fn is not None:

@@ -19,11 +19,13 @@ typedef int (*LaunchKernel)(Handle, unsigned, unsigned, unsigned, unsigned, unsi
                             void**);
 typedef int (*GetContext)(Handle*);
 typedef int (*SetContext)(Handle);
+typedef int (*RetainContext)(Handle*, int);
 typedef int (*EncodeTiled)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int,
                            int, int, int);
 static LaunchKernel launch_kernel;
 static GetContext get_context;
 static SetContext set_context;
+static RetainContext retain_context;
 static EncodeTiled encode_tiled;
 static const int HEAD = 10, MATRIX = 12, MOST_MATRICES = 2;
 static const int DRIVER_MISSING = 2000, CUDA_ERROR = 1000;
@@ -39,9 +41,10 @@ static bool find_driver() {
     if (!driver) return false;
     get_context = (GetContext)dlsym(driver, "cuCtxGetCurrent");
     set_context = (SetContext)dlsym(driver, "cuCtxSetCurrent");
+    retain_context = (RetainContext)dlsym(driver, "cuDevicePrimaryCtxRetain");
     LaunchKernel found = (LaunchKernel)dlsym(driver, "cuLaunchKernel");
     encode_tiled = (EncodeTiled)dlsym(driver, "cuTensorMapEncodeTiled");   // null: an old driver
-    if (!get_context || !set_context || !found) return false;
+    if (!get_context || !set_context || !retain_context || !found) return false;
     __atomic_store_n(&launch_kernel, found, __ATOMIC_RELEASE);
     return true;
 }
@@ -52,7 +55,6 @@ typedef int (*GetAttribute)(int*, int, Handle);
 typedef int (*SetAttribute)(Handle, int, int);
 typedef int (*SetCache)(Handle, int);
 typedef int (*ErrorText)(int, const char**);
-typedef int (*RetainContext)(Handle*, int);
 static const int MOST_THREADS = 0, STATIC_SHARED = 1, DYNAMIC_SHARED = 8, PREFER_SHARED = 1;   // the driver's numbers
 static const int64_t SHARED_UNASKED = 48 << 10;   // a kernel has to ask for more
 static const size_t WORDS = 256;
@@ -63,13 +65,10 @@ static int load(const int64_t* a, int64_t* found, void* driver) {
     const GetAttribute get = (GetAttribute)dlsym(driver, "cuFuncGetAttribute");
     const SetAttribute set = (SetAttribute)dlsym(driver, "cuFuncSetAttribute");
     const SetCache set_cache = (SetCache)dlsym(driver, "cuFuncSetCacheConfig");
-    Handle context = nullptr, module = nullptr, function = nullptr;
+    Handle before = nullptr, module = nullptr, function = nullptr;
     int threads = 0, taken = 0;
-    int status = get_context(&context);
-    if (!status && !context) {
-        status = ((RetainContext)dlsym(driver, "cuDevicePrimaryCtxRetain"))(&context, (int)a[4]);
-        if (!status) status = set_context(context);
-    }
+    int status = get_context(&before);
+    if (!status) status = set_context((Handle)a[4]);
     if (!status) status = load_data(&module, (const void*)a[0]);
     if (!status) status = get_function(&function, module, (const char*)a[1]);
     if (!status) status = get(&threads, MOST_THREADS, function);
@@ -78,12 +77,13 @@ static int load(const int64_t* a, int64_t* found, void* driver) {
         if (!status) status = set_cache(function, PREFER_SHARED);
         if (!status) status = set(function, DYNAMIC_SHARED, (int)a[3] - taken);
     }
+    if (before) set_context(before);
     found[0] = (int64_t)function, found[1] = threads;
     return status;
 }
 
 // a: addresses of the machine code and of the kernel's name; bytes of shared memory of a launch, and those that the device has;
-// the device's number; where to write the function, the most threads and the driver's error; where to write its words
+// the device's context; where to write the function, the most threads and the driver's error; where to write its words
 TC_EXPORT void load_kernel(const int64_t* a) {
     if (!find_driver()) return fail(DRIVER_MISSING);
     void* driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
@@ -98,11 +98,11 @@ TC_EXPORT void load_kernel(const int64_t* a) {
     words[at] = 0;
 }
 
-// a: where to write the current context's address (0: none)
+// a: where to write the address of the context that the runtime uses for a device, and the device's number
 TC_EXPORT void run_context(const int64_t* a) {
     if (!find_driver()) return fail(DRIVER_MISSING);
     Handle context = nullptr;
-    const int status = get_context(&context);
+    const int status = retain_context(&context, (int)a[1]);   // for as long as the process lives, as its kernels
     if (status) return fail(CUDA_ERROR + status);
     *(int64_t*)a[0] = (int64_t)context;
 }

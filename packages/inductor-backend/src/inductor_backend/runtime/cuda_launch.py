@@ -79,7 +79,9 @@ class _Description:
     def __init__(self, described: Sequence[Launch]) -> None:
         self.described = described
         self.callback = ctypes.CFUNCTYPE(None)(self.repair)
-        words = [context(), len(described), ctypes.cast(self.callback, ctypes.c_void_p).value or 0]
+        first = described[0][0].device.index if described else None
+        here = context(torch.cuda.current_device() if first is None else first)
+        words = [here, len(described), ctypes.cast(self.callback, ctypes.c_void_p).value or 0]
         self.generic: list[int] = []
         for kernel, grid, parameters, *matrices in described:
             if len(parameters) > MOST_PARAMETERS:
@@ -118,22 +120,23 @@ def _matrices(kernel: LoadedKernel, matrices: Sequence[Matrix]) -> list[int]:
     return words
 
 
-def context() -> int:
-    """The CUDA context that is current on this thread."""
+@functools.cache
+def context(device: int) -> int:
+    """The CUDA context that the runtime uses for a device, whichever is current on this thread."""
     result = ctypes.c_int64(0)
-    library().function("run_context", 1)(ctypes.addressof(result))
+    library().function("run_context", 2)(ctypes.addressof(result), device)
     return result.value
 
 
 def load(name: str, code: bytes, shared: int, most_shared: int, device: int) -> tuple[int, int]:
-    """The driver's handle of a kernel, loaded on the current device, and the most threads that a block of it may have. name:
+    """The driver's handle of a kernel, loaded on a device, and the most threads that a block of it may have. name:
     in the machine code. shared: bytes that a launch will ask for. most_shared: that the device has for a block.
-    device: its number, for a thread that CUDA does not know yet. Raises RuntimeError with the driver's words."""
+    device: its number. Raises RuntimeError with the driver's words."""
     words, found = ctypes.create_string_buffer(256), (ctypes.c_int64 * 3)()
     image, symbol = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(name.encode())
     address = ctypes.addressof
     run = library().function("load_kernel", 7)
-    run(address(image), address(symbol), shared, most_shared, device, address(found), address(words))
+    run(address(image), address(symbol), shared, most_shared, context(device), address(found), address(words))
     handle, most_threads, status = found
     if status:
         raise RuntimeError(f"{words.value.decode(errors='replace')} (CUDA driver error {status})")
