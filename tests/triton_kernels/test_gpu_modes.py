@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tracer_core
+from cudagraphs_backend import pacing
 from tests.triton_kernels.test_gpu import first, on_gpu, run
 
 pytestmark = [
@@ -23,6 +24,12 @@ def rows():
     import cudagraphs_backend
 
     return cudagraphs_backend.report()
+
+
+@pytest.fixture
+def quick_device(monkeypatch):
+    """Recordings pay, as on a device that nobody else keeps busy: what other tests do on it meanwhile does not count."""
+    monkeypatch.setattr(pacing.Pace, "_judged", lambda pace: "")
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +69,7 @@ def test_the_default_mode_records_where_the_host_sets_the_pace():
 
 
 @pytest.mark.parametrize(("mode", "replays"), [("default", 3), ("reduce-overhead", 7)])
-def test_what_was_stored_is_recorded_where_it_is_loaded(mode, replays, tmp_path):
+def test_what_was_stored_is_recorded_where_it_is_loaded(mode, replays, tmp_path, quick_device):
     model, path = Block().cuda().eval(), tmp_path / "block.json"
     with torch.no_grad():
         first = tracer_core.compile(model, mode=mode)
@@ -94,7 +101,7 @@ def test_the_default_mode_leaves_alone_what_the_device_slows_down():
 
 
 @pytest.mark.parametrize("mode", ["default", "max-autotune"])
-def test_training_with_dropout_draws_what_eager_draws(mode):
+def test_training_with_dropout_draws_what_eager_draws(mode, quick_device):
     torch.manual_seed(0)
     theirs = Block(drop=0.2).cuda()
     ours = copy.deepcopy(theirs)
