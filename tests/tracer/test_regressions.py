@@ -957,3 +957,21 @@ def test_attributes_that_objects_of_c_types_lack_611404():
         return x + 1, found
 
     same(fn, (X, "_pending_removals"), (X, "no_such_name"), breaks=None)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
+def test_where_a_view_begins_is_in_no_guard_2552(backend):
+    """Views of it are compared as parts of one storage; how far that begins before it does not matter."""
+
+    def program(x, y):
+        top = y.max(0).values
+        x.select(0, 0).copy_(x.select(0, -1))
+        return y.log_softmax(-3), top, x * 2
+
+    fast = tracer_core.compile(program, dynamic=True, backend=backend)
+    for rows, begin, size in ((4, 1, 3), (5, 2, 4), (9, 0, 3), (9, 7, 5), (3, 0, 2), (7, 4, 6)):
+        base = torch.randn(rows + begin, 3, dtype=torch.float64)
+        ours, theirs = base.clone()[begin:], base[begin:]
+        y = torch.randn(size, 3, 2).permute(2, 1, 0)
+        compare(program(theirs, y), fast(ours, y))
+        compare(theirs, ours)

@@ -23,6 +23,7 @@ OUT int64_t note_sizes[64], note_count, notes[4096], noted, refuse;
 int64_t note_sizes[64], note_count, notes[4096], noted, refuse;
 OUT int cuCtxGetCurrent(void** c) { *c = (void*)0x77; return 0; }
 OUT int cuCtxSetCurrent(void*) { return 0; }
+OUT int cuDevicePrimaryCtxRetain(void** c, int device) { *c = (void*)(0x77 + (intptr_t)device); return 0; }
 OUT int cuTensorMapEncodeTiled(void* map, int type, uint32_t rank, void* base, const uint64_t* sizes, const uint64_t* strides,
                                const uint32_t* box, const uint32_t* steps, int interleave, int swizzle, int l2, int fill) {
     if (((uintptr_t)map & 63) || rank != 2 || steps[0] != 1 || steps[1] != 1 || refuse) return 1;

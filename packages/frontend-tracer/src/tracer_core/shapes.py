@@ -7,7 +7,7 @@ text. What always holds: a tensor of a module (parameter, buffer) and sizes 0 an
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -150,9 +150,34 @@ def size_conditions(
         if bounds is not None and symbol not in numbers:
             lower, upper = torch_private.finite_bounds(bounds)
             checks.append(f"{text} >= {lower}" if upper is None else f"{lower} <= {text} <= {upper}")
+    offsets = _offsets(inputs, where)
     for guard in shape_env.guards:
-        checks.append(printer(shape_env.simplify(guard.expr), where))
+        expr = shape_env.simplify(guard.expr)
+        if offsets and not expr.free_symbols.isdisjoint(offsets):
+            expr = _cancelled(expr)
+            for symbol in sorted(expr.free_symbols & offsets.keys(), key=str):
+                lower, _ = torch_private.finite_bounds(shape_env.var_to_range[symbol])
+                checks.append(f"{offsets[symbol]} >= {lower}")
+        checks.append(printer(expr, where | offsets))
     return [check for check in dict.fromkeys(checks) if check != "True"]
+
+
+def _offsets(inputs: list[tuple[str, Any]], known: Iterable[Any]) -> dict[Any, str]:
+    """Symbols of where tensors begin in their storages, which sizes do not say."""
+    found: dict[Any, str] = {}
+    for text, fake in inputs:
+        offset = fake.storage_offset()
+        if isinstance(offset, torch.SymInt) and offset.node.expr.is_Symbol and offset.node.expr not in known:
+            found.setdefault(offset.node.expr, f"{text}.storage_offset()")
+    return found
+
+
+def _cancelled(expr: Any) -> Any:
+    """A relation without the terms that both its sides have: where a tensor begins is on both, where it is compared with
+    another view of its storage."""
+    if not getattr(expr, "is_Relational", False):
+        return expr
+    return expr.func(expr.lhs - expr.rhs, 0)
 
 
 def broken_promise(shape_env: Any, promises: list[Promise]) -> MarkedSizeError | None:
