@@ -26,6 +26,7 @@ from inductor_backend.runtime.triton_compile import (
     binary_of,
     function_of,
     remedy,
+    target_of,
 )
 from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.runtime.triton_ready import active_target, capability
@@ -59,9 +60,10 @@ class LoadedKernel:
     def unaligned(self) -> LoadedKernel:
         """The same kernel for pointers of any alignment."""
         if self._unaligned is None:
-            found = triton_kept.load(self.kernel, capability(), aligned=False)
+            here = capability(self.device.index)  # asked in the middle of a run: the current device stays as it is
+            found = triton_kept.load(self.kernel, here, aligned=False)
             if found is None:
-                found = _binary(binary_of, self.kernel, active_target(), False)
+                found = _binary(binary_of, self.kernel, target_of(here), False)
             self._unaligned = _load(found, self.kernel, self.device, aligned=False)
         return self._unaligned
 

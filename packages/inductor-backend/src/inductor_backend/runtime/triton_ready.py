@@ -28,14 +28,14 @@ _SETTINGS = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_CACHE_MANAGER")
 WITHOUT = "or run these graphs without Triton: backend='cudagraphs' or 'eager'"
 
 
-def capability() -> int:
-    """That of the current device: 80, 90, ... Does not import Triton. Raises BackendError (stage "toolchain")."""
+def capability(device: int | None = None) -> int:
+    """That of a device, or of the current one: 80, 90, ... Does not import Triton. Raises BackendError (stage "toolchain")."""
     if torch.version.hip is not None:
         raise _missing(
             f"torch {torch.__version__} is for AMD GPUs; kernels are made for NVIDIA's: use backend='eager'"
         )
     keep_triton_files_here()
-    major, minor = _demand_device(torch.cuda.current_device())
+    major, minor = _demand_device(torch.cuda.current_device() if device is None else device)
     return 10 * major + minor
 
 
