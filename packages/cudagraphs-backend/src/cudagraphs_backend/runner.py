@@ -242,14 +242,15 @@ class GraphedRunner:
         """Saved values that are copied from now on, because the program has them, too, so that they come at ever new
         addresses: what has moved, if it is little beside the rest (all of it lies elsewhere where a forward has several
         recordings), or what has come at more addresses than are recorded for."""
-        saved = [i for i in self._anchored(entry) if self._spec.inputs[i].role is Role.SAVED_ACTIVATION]
-        found = {i for i in saved if i in moved}
-        if not found or sum(_nbytes(inputs[i]) for i in found) > COPIED_PART * sum(_nbytes(inputs[i]) for i in saved):
+        anchored = self._anchored(entry)
+        saved = {i for i in anchored if self._spec.inputs[i].role is Role.SAVED_ACTIVATION}
+        found = saved & moved
+        if not found or _nbytes(inputs, found) > COPIED_PART * _nbytes(inputs, saved):
             if len(entry.seen) <= ADDRESSES:
                 return set()
-            places = zip(self._anchored(entry), zip(*entry.seen, strict=True), strict=True)
-            found = {i for i, pointers in places if i in set(saved) and len(set(pointers)) > ADDRESSES}
-        return found if sum(_nbytes(inputs[i]) for i in found) <= COPIED_AT_MOST else set()
+            places = zip(anchored, zip(*entry.seen, strict=True), strict=True)
+            found = saved & {i for i, pointers in places if len(set(pointers)) > ADDRESSES}
+        return found if _nbytes(inputs, found) <= COPIED_AT_MOST else set()
 
     def _anchored(self, entry: Entry) -> list[int]:
         return [i for i in self._tensors if i not in entry.copied and i in self._lasting]
@@ -418,8 +419,9 @@ class GraphedRunner:
 _LASTING = frozenset({Role.PARAMETER, Role.BUFFER, Role.SAVED_ACTIVATION})
 
 
-def _nbytes(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().nbytes()
+def _nbytes(inputs: list[Any], some: set[int]) -> int:
+    """Of the storages of some inputs."""
+    return sum(inputs[index].untyped_storage().nbytes() for index in some)
 
 
 def _exact(value: Any) -> Any:

@@ -74,9 +74,7 @@ def places_of(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.device]:
 
 
 def _gpus(node: torch.fx.Node) -> list[torch.device]:
-    value = node.meta.get("val")
-    values = value if isinstance(value, (tuple, list)) else (value,)
-    return [one.device for one in values if isinstance(one, torch.Tensor) and one.device.type != "cpu"]
+    return [device for device in _devices(node) if device.type != "cpu"]
 
 
 def between(graph: torch.fx.Graph, places: dict[torch.fx.Node, torch.device]) -> dict[torch.fx.Node, str]:
@@ -161,7 +159,7 @@ def elsewhere(graph: torch.fx.Graph, backend: Backend) -> dict[torch.fx.Node, st
     """Operators on tensors of a device type that the backend does not run on, with that reason."""
     found: dict[torch.fx.Node, str] = {}
     for node in operators(graph):
-        others = {device for one in (node, *node.all_input_nodes) for device in _device_types(one)}
+        others = {device.type for one in (node, *node.all_input_nodes) for device in _devices(one)}
         others -= frozenset(backend.devices)
         if others:
             runs_on, are_on = (" and ".join(sorted(devices)) for devices in (backend.devices, others))
@@ -169,10 +167,10 @@ def elsewhere(graph: torch.fx.Graph, backend: Backend) -> dict[torch.fx.Node, st
     return found
 
 
-def _device_types(node: torch.fx.Node) -> list[str]:
+def _devices(node: torch.fx.Node) -> list[torch.device]:
     value = node.meta.get("val")
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return [one.device.type for one in values if isinstance(one, torch.Tensor)]
+    return [one.device for one in values if isinstance(one, torch.Tensor)]
 
 
 def _unusual_write(node: torch.fx.Node) -> str | None:

@@ -7,6 +7,9 @@ ATen's (cuBLAS, cuDNN, with torch's settings for TF32).
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Container
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -167,15 +170,15 @@ def memory(c: Compilation) -> None:
 
     def planned(arena: dict[str, Buffer]) -> tuple[MemoryPlan, dict[str, str]]:
         tensors = [name for name in ours if name not in arena]
-        return plan_memory(arena, life, tensors + inputs), _written_over(c, life, outputs, set(arena))
+        return plan_memory(arena, life, tensors + inputs), _written_over(c, life, outputs, arena)
 
     c.memory, c.over = planned(arena)
-    _, everywhere = planned({})
-    large = {other for name, other in everywhere.items() if name not in arena and _is_large(arena.get(other))}
+    anywhere = _written_over(c, life, outputs, {})
+    large = {other for name, other in anywhere.items() if name not in arena and _is_large(arena.get(other))}
     if large:
-        other = planned({name: buffer for name, buffer in arena.items() if name not in large})
-        if _most(owners, life, outputs, *other) < _most(owners, life, outputs, c.memory, c.over):
-            c.memory, c.over = other
+        second = planned({name: buffer for name, buffer in arena.items() if name not in large})
+        if _most(owners, life, outputs, *second) < _most(owners, life, outputs, c.memory, c.over):
+            c.memory, c.over = second
 
 
 def _is_large(buffer: Buffer | None) -> bool:
@@ -187,18 +190,15 @@ def _most(
     owners: dict[str, Buffer], life: dict[str, Life], outputs: set[str], plan: MemoryPlan, over: dict[str, str]
 ) -> int:
     """The most bytes of its own that a call holds at once, apart from tensors of symbolic sizes."""
-    change: dict[int, int] = {}
+    change: Counter[int] = Counter()
     for name, buffer in owners.items():
         size = nbytes(buffer)
         if buffer.kind is not BufferKind.INPUT and name not in plan.offsets and isinstance(size, int):
-            change[life[name].first + (name in over)] = change.get(life[name].first + (name in over), 0) + size
+            change[life[name].first + (name in over)] += size
             if name not in outputs:
-                change[life[name].last + 1] = change.get(life[name].last + 1, 0) - size
-    held = most = 0
-    for step in sorted(change):
-        held += change[step]
-        most = max(most, held)
-    return most + (plan.size if isinstance(plan.size, int) else 0)
+                change[life[name].last + 1] -= size
+    held = itertools.accumulate((change[step] for step in sorted(change)), initial=0)
+    return max(held) + (plan.size if isinstance(plan.size, int) else 0)
 
 
 def verify_memory(c: Compilation) -> None:
@@ -206,8 +206,11 @@ def verify_memory(c: Compilation) -> None:
     verify.written_over(c.program, c.plan, c.kernels, c.over)
 
 
-def _written_over(c: Compilation, life: dict[str, Life], outputs: set[str], arena: set[str]) -> dict[str, str]:
-    """Tensor -> the tensor in whose memory it is made: one that its kernel reads last, point by point."""
+def _written_over(
+    c: Compilation, life: dict[str, Life], outputs: set[str], arena: Container[str]
+) -> dict[str, str]:
+    """Tensor -> the tensor in whose memory it is made: one that its kernel reads last, point by point. arena: what is no
+    tensor."""
     found: dict[str, str] = {}
     owned = owned_results(c.program, [g.extern for g in c.plan.groups if g.extern is not None])
     for number, kernel in enumerate(c.kernels):

@@ -282,9 +282,8 @@ class Fusion:
         """Topological order that stays close to program order. On GPUs a group comes where its first node was: by its last
         one, an update of an input at the end, it would let everything pass that waits for nothing (copies of weights). What
         only turns values into results comes as soon as it can: until then their memory is held beside that of the results."""
-        waiting = sorted(self.groups, key=lambda g: g.first if self.together > 1 else g.position)
-        if self.together > 1:
-            waiting.sort(key=lambda g: not self._hands_on(g))
+        on_gpu = self.together > 1
+        waiting = sorted(self.groups, key=lambda g: (not self._hands_on(g), g.first) if on_gpu else (True, g.position))
         done, result = 0, []
         while waiting:
             for place, group in enumerate(waiting):
