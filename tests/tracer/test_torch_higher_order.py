@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._higher_order_ops.associative_scan import associative_scan
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vmap
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -741,3 +743,58 @@ def test_custom_operator_under_twin_worlds():
         return (lambda x: scaled(m(x), 2.0)), m
 
     twin(make, (X,), lambda m: m.weight.data.mul_(2), (X,), graphs=1, breaks=0)
+
+
+# -- associative_scan --
+
+
+def combined(left, right):
+    """A recurrence with coupled leaves, as a state space model has it."""
+    return left[0] * right[0], right[0] * left[1] + right[1]
+
+
+def scanned(a, b, dim, reverse):
+    decay, state = associative_scan(combined, (torch.sigmoid(a), b), dim, reverse=reverse, combine_mode="generic")
+    return decay.cos() + state
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [1, 2, 3, 6, 13])
+def test_associative_scan_is_captured(length, reverse):
+    """transformers' Mamba takes it where it is compiled."""
+    a, b = (torch.randn(2, length, 3, requires_grad=True) for _ in range(2))
+    expected = scanned(a.double(), b.double(), -2, reverse)
+    fast = tracer_core.compile(scanned, backend="aten_eager", fullgraph=True)
+    weights = torch.randn(2, length, 3)
+    for _ in range(2):
+        result = fast(a, b, -2, reverse)
+        torch.testing.assert_close(result, expected.float())
+        found = torch.autograd.grad((result * weights).sum(), (a, b))
+        wanted = torch.autograd.grad((expected * weights).sum(), (a, b), retain_graph=True)
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_scan_that_torch_refuses():
+    def scan(x):
+        return associative_scan(lambda a, b: a + b, x, 0, combine_mode="neither")
+
+    with pytest.raises(ValueError, match="neither"):
+        tracer_core.compile(scan, backend="eager")(torch.randn(3))
+
+
+def test_a_mamba_layer_trains_as_in_eager():
+    """Its scan ran natively, after a break: gradients of A_log were lost on GPUs."""
+    from tests.support.torchvision_ops import define
+
+    define()
+    from transformers import MambaConfig, MambaModel
+
+    torch.manual_seed(0)
+    eager = MambaModel(MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, state_size=4))
+    same_model = copy.deepcopy(eager)
+    fast = tracer_core.compile(same_model, backend="aten_eager", fullgraph=True)
+    tokens = torch.randint(0, 50, (2, 7))
+    for model in (eager, fast):
+        model(tokens).last_hidden_state.square().sum().backward()
+    for (name, a), b in zip(eager.named_parameters(), same_model.parameters(), strict=True):
+        torch.testing.assert_close(b.grad, a.grad, msg=lambda text, name=name: f"{name}: {text}", rtol=1e-4, atol=1e-5)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tracer_core import markers
+from tracer_core.torch_private.names import classes
 
 
 class Decision(enum.Enum):
@@ -103,7 +104,7 @@ _TORCH_OWNERS = frozenset(
     {"torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special", "torch._C._sparse",
      "torch._C._nested", "torch._C._VariableFunctions"}
 )  # fmt: skip
-_TENSOR_CLASSES = (torch.Tensor, torch._C.TensorBase)
+_TENSOR_CLASSES = classes("Tensor _C.TensorBase")
 
 
 def decide(function: types.FunctionType) -> tuple[Decision, str, str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 
 def count(start: Any = 0, step: Any = 1) -> Iterator[Any]:
@@ -82,3 +83,42 @@ def cached_property_get(self: Any, instance: Any, owner: Any = None) -> Any:
         value = self.func(instance)
         cache[self.attrname] = value
     return value
+
+
+def associative_scan(
+    combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool = False, combine_mode: str = "generic"
+) -> Any:
+    """torch._higher_order_ops.associative_scan: inclusive scan along `dim`, by a tree of depth log2(length).
+
+    Both of torch's modes are computed by `combine_fn` on whole slices, which autograd differentiates: torch's own gradient of
+    ``combine_mode="pointwise"`` (CUDA) takes the leaves of `xs` for independent of each other.
+    """
+    leaves, structure = pytree.tree_flatten(xs)
+    combine = torch.vmap(combine_fn)
+    leaves = [torch.movedim(leaf, dim, 0) for leaf in leaves]
+    if reverse:
+        leaves = [leaf.flip([0]) for leaf in leaves]
+
+    def scan(items: list[Any]) -> list[Any]:
+        length = items[0].shape[0]
+        if length < 2:
+            return items
+        left = pytree.tree_unflatten([item[: length - 1 : 2] for item in items], structure)
+        right = pytree.tree_unflatten([item[1::2] for item in items], structure)
+        odd = scan(pytree.tree_leaves(combine(left, right)))
+        even = [item[:1] for item in items]
+        if length > 2:
+            left = pytree.tree_unflatten([item[: (length - 1) // 2] for item in odd], structure)
+            right = pytree.tree_unflatten([item[2::2] for item in items], structure)
+            rest = pytree.tree_leaves(combine(left, right))
+            even = [torch.cat([first, others]) for first, others in zip(even, rest, strict=True)]
+        whole = length - length % 2  # the last of an odd number of elements has no neighbour
+        both = [torch.stack([a[: whole // 2], b], 1).flatten(0, 1) for a, b in zip(even, odd, strict=True)]
+        if whole < length:
+            both = [torch.cat([pairs, a[whole // 2 :]]) for pairs, a in zip(both, even, strict=True)]
+        return both
+
+    results = scan(leaves)
+    if reverse:
+        results = [result.flip([0]) for result in results]
+    return pytree.tree_unflatten([torch.movedim(result, 0, dim) for result in results], structure)

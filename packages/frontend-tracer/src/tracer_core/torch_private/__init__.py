@@ -3,7 +3,7 @@
 Out: plain functions over FakeTensor, ShapeEnv, functionalisation, dispatch and autograd, a module a subject. Nothing else
 in this package imports a private torch name, so a new torch release is checked here first.
 
-Tried on torch 2.13.0 and 2.11.0.
+`releases.TESTED` lists the releases it was tried on. Tables look names up through `names`; functions here, as they run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ from tracer_core.torch_private.distributed import (
     share_module_state,
 )
 from tracer_core.torch_private.fakes import (
-    LIGHT_FAKE_MODE,
     data_dependent_failures,
     device_of_fake,
     fake_class,
@@ -83,12 +82,14 @@ from tracer_core.torch_private.memory_layout import (
     storage_id,
     suggested_memory_format,
 )
+from tracer_core.torch_private.names import MissingName, not_found
 from tracer_core.torch_private.python_side import (
     before_tagging,
     forget_source_with,
     plain_checkpoint,
     unshielded,
 )
+from tracer_core.torch_private.releases import TESTED, is_tested, refusal, remark
 from tracer_core.torch_private.shape_envs import (
     GuardPlaces,
     guard_places,

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 
 from tracer_core import settings
+from tracer_core.torch_private.names import names
 
 #: The types of what is known of a device: objects that never change, with properties in C. None in builds without CUDA.
-DEVICE_PROPERTIES: tuple[type, ...] = tuple(filter(None, [getattr(torch._C, "_CudaDeviceProperties", None)]))
+DEVICE_PROPERTIES: tuple[type, ...] = names("_C._CudaDeviceProperties", in_every_build=False)
 
 
 @contextlib.contextmanager

@@ -9,15 +9,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 
-from tracer_core.torch_private.fakes import LIGHT_FAKE_MODE, is_plain_fake
+from tracer_core.torch_private.fakes import is_plain_fake
+from tracer_core.torch_private.names import names
+from tracer_core.torch_private.releases import is_tested
 
 #: Operators whose references, in torch 2.11, keep a dimension of size 1 that is to go, if it was counted from the end.
-_DIMS_FROM_THE_FRONT = frozenset({torch.ops.aten.linalg_vector_norm.default})
+_DIMS_FROM_THE_FRONT = frozenset(names("ops.aten.linalg_vector_norm.default"))
 
 
 def _dims_from_the_front(value: Any, order: Any = 2, dims: Any = None, *others: Any) -> tuple[Any, ...]:
@@ -52,7 +54,7 @@ def capture_mode(
     symbolic_rules = () if shape_env is None else (aten.convolution.default, aten.convolution_backward.default)
     dispatch = FakeTensorMode.__torch_dispatch__
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
-    light = torch.__version__.startswith(LIGHT_FAKE_MODE)
+    light = is_tested()
 
     class CaptureMode(FakeTensorMode):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -152,6 +154,16 @@ def _has_meta_kernel(func: Any) -> bool:
     return torch._C._dispatch_has_computed_kernel_for_dispatch_key(func.name(), "Meta")
 
 
+@functools.cache
+def _taking_symbols() -> Collection[Any]:
+    """Operators whose meta kernels take symbolic sizes."""
+    from torch import _meta_registrations
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    found: Collection[Any] | None = getattr(_meta_registrations, "cpp_meta_supports_symint_ops", None)  # since torch 2.15
+    return FakeTensorMode._cpp_meta_supports_symint if found is None else found
+
+
 @functools.lru_cache(maxsize=4096)
 def _way(func: Any) -> tuple[str, Any]:
     """What FakeTensorMode asks about an operator whose arguments' sizes are numbers: the first of torch's
@@ -162,7 +174,7 @@ def _way(func: Any) -> tuple[str, Any]:
     mode = fake_tensor.FakeTensorMode
     if func in mode.lift_fns:
         return "slow", None
-    supported = torch.Tag.view_copy in func.tags or func in mode._cpp_meta_supports_symint
+    supported = torch.Tag.view_copy in func.tags or func in _taking_symbols()
     if func not in meta_table and not supported:
         if func in decomposition_table and fake_tensor.torch_decomp_decompositions(func):
             return "decomposition", decomposition_table[func]

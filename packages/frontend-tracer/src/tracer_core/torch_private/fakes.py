@@ -12,10 +12,8 @@ from typing import Any
 import torch
 
 from tracer_core.torch_private.dispatch import no_python_dispatch, transforms_active
+from tracer_core.torch_private.releases import is_tested
 from tracer_core.torch_private.symbols import input_source
-
-#: Releases whose FakeTensorMode has exactly the attributes that `_set_up` gives it.
-LIGHT_FAKE_MODE = ("2.11.", "2.13.")
 
 
 @functools.cache
@@ -89,9 +87,9 @@ def new_fake_like_real(mode: Any, real: torch.Tensor) -> Any:
 
 
 def wrap_meta(mode: Any, meta: torch.Tensor, device: torch.device) -> Any:
-    """A fake on `device` round a meta tensor (FakeTensor's constructor; for the releases in `LIGHT_FAKE_MODE` without
+    """A fake on `device` round a meta tensor (FakeTensor's constructor; in the releases that were tested without
     its checks of arguments)."""
-    if not torch.__version__.startswith(LIGHT_FAKE_MODE):
+    if not is_tested():
         return fake_class()(mode, meta, device)
     fake = torch.Tensor._make_subclass(  # type: ignore[attr-defined]
         fake_class(), meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
@@ -146,7 +144,7 @@ def plain_fake(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any
         meta = torch.empty(0, dtype=tensor.dtype, device="meta")
         meta.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
     meta.requires_grad_(tensor.requires_grad)
-    if torch.__version__.startswith(LIGHT_FAKE_MODE) and tensor.device.type == "cpu":
+    if is_tested() and tensor.device.type == "cpu":
         return wrap_meta(mode, meta, tensor.device)
     return FakeTensor(mode, meta, tensor.device)
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import _compile
+
+from tracer_core.torch_private.names import names
 
 
 def plain_checkpoint() -> Any:
@@ -31,16 +32,18 @@ def unshielded() -> Iterator[None]:
     imported: nothing traces them then, and the first of them that ran would import it (80 MiB; 2 seconds, or 5 where
     disks are slow), only to be told to do nothing. Once it is imported, shields are torch's again."""
     global _unshielded
+    shields = [vars(module) for module in names("_compile")]
     with _unshielded_lock:
         _unshielded += 1
-        vars(_compile)["getattr"] = _shield_of  # what a shielded function asks for its shield with
+        for shield in shields:
+            shield["getattr"] = _shield_of  # what a shielded function asks for its shield with
     try:
         yield
     finally:
         with _unshielded_lock:
             _unshielded -= 1
-            if not _unshielded:
-                del vars(_compile)["getattr"]
+            for shield in shields if not _unshielded else ():
+                del shield["getattr"]
 
 
 def _shield_of(function: Any, *name_and_default: Any) -> Any:

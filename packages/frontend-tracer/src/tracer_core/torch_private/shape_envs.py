@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.sizes_of_one import answer_at_hand, size_env_class
 
 
@@ -178,7 +179,7 @@ def _data_env_class() -> Any:
 
 
 #: Operator whose fake leaves open where a view begins -> how many sizes it may make up, before its beginning.
-_SIZES_OF_VIEWS = {torch.ops.aten.slice.Tensor: 1, torch.ops.aten.select.int: 0}
+_SIZES_OF_VIEWS = {operators("aten").slice.Tensor: 1, operators("aten").select.int: 0}
 
 
 def is_truth(expr: Any) -> bool:

@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from tracer_core.torch_private.names import operators
+
 
 def answer_at_hand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
     """What guard_or_false and its like tell ShapeEnv.evaluate_expr(expression, hint, node, size_oblivious, answer)."""
@@ -24,7 +26,7 @@ def answer_at_hand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None
     return answer
 
 
-_aten, _prims = torch.ops.aten, torch.ops.prims
+_aten, _prims = operators("aten"), operators("prims")
 
 #: Operators whose results have another shape where a size is 1.
 SHAPED_BY_ONES = frozenset({

@@ -16,6 +16,7 @@ from tracer_core.natives.effects import CALLED_PACKAGES, CALLED_TYPES, special
 from tracer_core.natives.queries import applied
 from tracer_core.numpy_types import ARRAY, SCALARS
 from tracer_core.provenance import is_constant
+from tracer_core.torch_private.names import names
 
 _CONTAINERS = (list, tuple, dict)
 
@@ -115,11 +116,11 @@ def _sharing(function: Any) -> Callable[..., Any]:
     return handler
 
 
-for _function in (torch.from_numpy, torch.as_tensor, torch.asarray):
+for _function in names("from_numpy as_tensor asarray"):
     special(_function)(_sharing(_function))
 
 
-@special(torch.tensor)
+@special(*names("tensor"))
 def tensor(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if _is_input(tracer, args, kwargs):
         return tracer.native(torch.Tensor.clone, _tensor_of(tracer, args[0]))

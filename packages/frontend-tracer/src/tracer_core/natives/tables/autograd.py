@@ -15,6 +15,7 @@ from tracer_core import torch_private
 from tracer_core.interpreter import gradients
 from tracer_core.natives.effects import special
 from tracer_core.segments.breaks import Break, Restart
+from tracer_core.torch_private.names import names
 
 
 def _whole(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -34,7 +35,7 @@ def _whole(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return register
 
 
-@_whole(torch.Tensor.backward)
+@_whole(*names("Tensor.backward"))
 def tensor_backward(
     tracer: Any,
     tensor: Any,
@@ -46,7 +47,7 @@ def tensor_backward(
     autograd_backward(tracer, tensor, gradient, retain_graph, create_graph, None, inputs)
 
 
-@_whole(torch.autograd.backward)
+@_whole(*names("autograd.backward"))
 def autograd_backward(
     tracer: Any,
     tensors: Any,
@@ -75,7 +76,7 @@ def autograd_backward(
     gradients.backward(tracer, outputs, given, keep, create, inputs)
 
 
-@_whole(torch.autograd.grad)
+@_whole(*names("autograd.grad"))
 def autograd_grad(
     tracer: Any,
     outputs: Any,

@@ -250,12 +250,12 @@ def sort(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(dict.get)
 def get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.dict_get(args[0], args[1], args[2] if len(args) > 2 else None)
+    return tracer.dict_get(args[0], args[1], args[2] if len(args) > 2 else None, varies=True)
 
 
 @special(dict.__getitem__)
 def getitem(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    value = tracer.dict_get(args[0], args[1], ABSENT)
+    value = tracer.dict_get(args[0], args[1], ABSENT, varies=True)
     if value is ABSENT:
         raise KeyError(args[1])
     return value
@@ -269,7 +269,7 @@ def contains(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(dict.setdefault, collections.OrderedDict.setdefault)
 def setdefault(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key = args[0], args[1]
-    value = tracer.dict_get(target, key, ABSENT)
+    value = tracer.dict_get(target, key, ABSENT, varies=True)
     if value is not ABSENT:
         return value
     value = args[2] if len(args) > 2 else None

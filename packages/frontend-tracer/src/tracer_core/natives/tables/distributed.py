@@ -8,24 +8,24 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from tracer_core.natives import replicas
 from tracer_core.natives.effects import breaks, query, special
 from tracer_core.natives.queries import applied
+from tracer_core.torch_private.names import name, names
 
 _FULLY_SHARD = "torch.distributed.fsdp._fully_shard._fsdp_state"
 _BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 _FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-_module_call = torch.nn.modules.module.Module._call_impl
+_module_call = name("nn.modules.module.Module._call_impl")
 
 
-@special(DistributedDataParallel.forward)
+@special(*names("nn.parallel.DistributedDataParallel.forward"))
 def replicated_forward(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return tracer.prepare(replicas.replicated_forward, args, kwargs)
 
 
-@special(_module_call)
+@special(*names("nn.modules.module.Module._call_impl"))
 def module_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A module that fully_shard has prepared: its own code is followed, its hooks run for real."""
     # Which hooks there are is not guarded: their numbers differ from block to block, and they run for real.
@@ -76,5 +76,5 @@ def _ask(function: Any) -> None:
 
 
 if dist.is_available():
-    for _question in (dist.is_available, dist.is_initialized, dist.get_rank, dist.get_world_size):
+    for _question in names("is_available is_initialized get_rank get_world_size", of="distributed"):
         _ask(_question)

@@ -61,7 +61,8 @@ def _call_partial(tracer: Any, partial: Any, args: list[Any], kwargs: dict[str, 
     for name in ("func", "args", "keywords"):
         value = getattr(partial, name)
         if source is not None:
-            value = tracer.provenance.read(value, tracer.provenance.sources.make(source, "slot", name))
+            slot = tracer.provenance.sources.make(source, "slot", name)
+            value = tracer.provenance.read_varying(value, slot)
         parts.append(value)
     return tracer.prepare(parts[0], [*tracer.spread(parts[1]), *args], {**tracer.mapping(parts[2]), **kwargs})
 

@@ -7,16 +7,16 @@ function changes something that existed before, the graph breaks before the call
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._functorch import eager_transforms
-from torch._functorch import vmap as vmap_module
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
+from tracer_core.natives import stand_ins
 from tracer_core.natives.effects import breaks, special
 from tracer_core.provenance import is_constant
 from tracer_core.recorder.nodes import (
@@ -30,6 +30,7 @@ from tracer_core.recorder.nodes import (
 )
 from tracer_core.recorder.regions import Region
 from tracer_core.segments.breaks import Break, Restart
+from tracer_core.torch_private.names import name, names
 
 
 def _node(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -99,7 +100,7 @@ class _Context(torch.autograd.function.FunctionCtx):
     """The ctx of a forward that is interpreted for its guards only."""
 
 
-@_node(torch.autograd.Function.apply.__func__)  # type: ignore[attr-defined]
+@_node(*names("autograd.Function.apply"))
 def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     cls, *rest = args
     if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
@@ -130,7 +131,7 @@ def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 # -- hooks on tensors --
 
 
-@_node(torch.Tensor.register_hook)
+@_node(*names("Tensor.register_hook"))
 def register_hook(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """A hook that gives another gradient, on a tensor of the graph: a node, which a backward in the graph runs."""
     tensor, function = args[0], args[1] if len(args) > 1 else kwargs["hook"]
@@ -169,7 +170,7 @@ _CHECKPOINT_OPTIONS = (
 )
 
 
-@_node(torch.utils.checkpoint.checkpoint)
+@_node(*names("utils.checkpoint.checkpoint"))
 def checkpoint(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, *rest = args
     options = {name: kwargs[name] for name in _CHECKPOINT_OPTIONS if name in kwargs}
@@ -233,14 +234,19 @@ def _transform(
     return _rebuilt(*pytree.tree_flatten(whole), results)
 
 
-@_node(vmap_module.vmap_impl)
+#: What each transform of torch.func calls with its function and its arguments, once these are checked.
+_VMAP, _GRAD = "_functorch.vmap.vmap_impl", "_functorch.eager_transforms.grad_impl"
+_GRAD_AND_VALUE = "_functorch.eager_transforms.grad_and_value_impl"
+
+
+@_node(*names(_VMAP))
 def vmap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, in_dims, out_dims, randomness, chunk_size, *rest = args
     if randomness != "error" or chunk_size is not None:
         tracer.break_graph("higher_order", "vmap() with randomness= or chunk_size=")
 
     def apply(run: Any, *parts: Any, **named: Any) -> Any:
-        return vmap_module.vmap_impl(run, in_dims, out_dims, randomness, chunk_size, *parts, **named)
+        return name(_VMAP)(run, in_dims, out_dims, randomness, chunk_size, *parts, **named)
 
     return _transform(tracer, "vmap", apply, function, rest, kwargs)
 
@@ -257,8 +263,8 @@ def _grad(title: str, implementation: Any) -> Callable[..., Any]:
     return handler
 
 
-_node(eager_transforms.grad_impl)(_grad("grad", eager_transforms.grad_impl))
-_node(eager_transforms.grad_and_value_impl)(_grad("grad_and_value", eager_transforms.grad_and_value_impl))
+for _title, _path in (("grad", _GRAD), ("grad_and_value", _GRAD_AND_VALUE)):
+    _node(*names(_path))(_grad(_title, name(_path)))
 
 
 class Transform:
@@ -286,7 +292,7 @@ def _maker(maker: Any) -> Callable[..., Any]:
     return handler
 
 
-for _one in (torch.func.jacrev, torch.func.jacfwd, torch.func.hessian):
+for _one in names("jacrev jacfwd hessian", of="func"):
     special(_one)(_maker(_one))
 
 
@@ -300,7 +306,7 @@ def call_transform(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _transform(tracer, self.maker.__name__, apply, self.function, rest, kwargs)
 
 
-@_node(torch.func.jvp)
+@_node(*names("func.jvp"))
 def jvp(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, primals, tangents, *more = args
     options = dict(kwargs)
@@ -316,7 +322,7 @@ def jvp(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 # -- control flow --
 
 
-@_node(torch.cond)
+@_node(*names("cond"))
 def cond(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     predicate, if_true, if_false, *rest = args + [kwargs[n] for n in ("operands",) if n in kwargs]
     if not isinstance(predicate, torch.Tensor) or set(kwargs) - {"operands"}:
@@ -338,7 +344,25 @@ def cond(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _rebuilt(flat, structure, results)
 
 
-@_node(torch.while_loop)
+@special(*names("_higher_order_ops.associative_scan"))
+def associative_scan(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Interprets a scan in torch's place. What torch refuses is torch's to say."""
+    given = inspect.signature(stand_ins.associative_scan).bind(*args, **kwargs)
+    given.apply_defaults()
+    combine_fn, xs, dim, reverse, combine_mode = given.args
+    leaves = pytree.tree_leaves(xs)
+    if not (
+        type(dim) is int
+        and type(reverse) is bool
+        and combine_mode in ("pointwise", "generic")
+        and leaves
+        and all(isinstance(leaf, torch.Tensor) and -leaf.ndim <= dim < leaf.ndim and leaf.shape[dim] for leaf in leaves)
+    ):
+        tracer.break_graph("higher_order", "associative_scan() of arguments that torch may refuse")
+    return tracer.prepare(stand_ins.associative_scan, [combine_fn, xs, dim % leaves[0].ndim, reverse, combine_mode], {})
+
+
+@_node(*names("while_loop"))
 def while_loop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 3 or kwargs:
         tracer.break_graph("higher_order", "torch.while_loop() with keywords")
@@ -362,12 +386,7 @@ def while_loop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _rebuilt(results, structure, recorder.call(target, (*outer, *body_outer, *fakes), {}))
 
 
-def _flex_attention() -> list[Any]:
-    from torch.nn.attention import flex_attention
-
-    return [flex_attention.flex_attention, flex_attention.create_block_mask, flex_attention.create_mask]
-
-
 breaks("higher_order", "it runs eagerly, with its own functions", [
-    *_flex_attention(), torch.func.vjp, torch.func.linearize, torch.func.functionalize,
+    *names("flex_attention create_block_mask create_mask", of="nn.attention.flex_attention"),
+    *names("vjp linearize functionalize", of="func"),
 ])  # fmt: skip

@@ -58,7 +58,7 @@ def sorted_list(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> list[An
 
 def _extreme(pick: Any, symbol: str) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        items = tracer.spread(args[0]) if len(args) == 1 else args
+        items = tracer.spread(args[0], varies=True) if len(args) == 1 else args
         if not kwargs and tracer.among_numbers(items):
             return tracer.operate(pick, tuple(items))
         if kwargs.get("key") is None and all(map(is_constant, items)):
@@ -85,7 +85,7 @@ special(min)(_extreme(min, "<"))
 @special(sum)
 def sum_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     total = args[1] if len(args) > 1 else kwargs.get("start", 0)
-    items = tracer.spread(args[0])
+    items = tracer.spread(args[0], varies=True)
     if is_constant(total) and all(map(is_constant, items)):
         return sum(items, total)  # 3.12 adds floats with a correction
     for item in items:

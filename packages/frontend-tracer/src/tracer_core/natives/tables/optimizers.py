@@ -10,8 +10,6 @@ import typing
 from typing import Any
 
 import torch
-from torch.nn.utils import clip_grad
-from torch.optim import optimizer as optimizers
 
 from tracer_core import torch_private
 from tracer_core.interpreter.generators import TracedGenerator
@@ -19,11 +17,12 @@ from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.natives import stand_ins
 from tracer_core.natives.effects import CALLED_CODES, special
 from tracer_core.recorder.scalars import ROUNDING, Applied, Entry, second
+from tracer_core.torch_private.names import code_inside, names
 
 
 def _hidden_method(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What torch hides from its own tracer: methods of optimizers are followed all the same."""
-    inner = _free(function, "fn")
+    inner = _free(tracer, function, "fn")
     if not inner.__module__.startswith("torch.optim."):
         tracer.break_graph("disabled", f"torch hides {inner.__qualname__} from tracers")
     _demand_plain_parameters(tracer, args)
@@ -80,18 +79,21 @@ def _use_grad(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any
         tracer.break_graph(
             "native_python", f"{type(args[0]).__name__}.step(), for a backend without numbers as inputs"
         )
-    return tracer.prepare(stand_ins.use_grad_for_differentiable, [_free(function, "func"), args, kwargs], {})
+    return tracer.prepare(stand_ins.use_grad_for_differentiable, [_free(tracer, function, "func"), args, kwargs], {})
 
 
-def _free(function: Any, name: str) -> Any:
-    """What a closure holds under a name."""
-    return dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))[name].cell_contents
+def _free(tracer: Any, function: Any, name: str) -> Any:
+    """What a closure of torch's holds under a name."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    if name not in cells:
+        tracer.break_graph("missing_in_torch", f"{function.__qualname__} holds nothing called {name!r} in this torch")
+    return cells[name].cell_contents
 
 
 special(typing.cast)(lambda tracer, args, kwargs: args[1])
 
 
-@special(torch.Tensor.item)
+@special(*names("Tensor.item"))
 def item(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The number of a counter of steps, for optimizers: it is known before the graph runs."""
     number = None if kwargs else number_in(tracer, args[0])
@@ -137,7 +139,7 @@ def _applied(tracer: Any, function: Any, *operands: Any) -> Any:
     return function(*operands)
 
 
-@special(torch._C._group_tensors_by_device_and_dtype)
+@special(*names("_C._group_tensors_by_device_and_dtype"))
 def group_tensors(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(args[0] if args else kwargs.get("tensorlistlist"), (list, tuple)):
         tracer.break_graph("native_python", "the arguments do not fit _group_tensors_by_device_and_dtype()")
@@ -155,8 +157,8 @@ def group_tensors(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return groups
 
 
-for _function in (clip_grad.clip_grad_norm_, clip_grad.clip_grad_value_):
+for _function in names("clip_grad_norm_ clip_grad_value_", of="nn.utils.clip_grad"):
     _clipping(_function)
-CALLED_CODES[torch.optim.Optimizer.zero_grad.__code__] = _hidden_method
-CALLED_CODES[torch.optim.Optimizer.profile_hook_step(lambda self: None).__code__] = _profiled_step
-CALLED_CODES[optimizers._use_grad_for_differentiable(lambda: None).__code__] = _use_grad
+CALLED_CODES |= dict.fromkeys(names("optim.Optimizer.zero_grad.__code__"), _hidden_method)
+CALLED_CODES |= dict.fromkeys(code_inside("optim.Optimizer.profile_hook_step"), _profiled_step)
+CALLED_CODES |= dict.fromkeys(code_inside("optim.optimizer._use_grad_for_differentiable"), _use_grad)

@@ -6,6 +6,7 @@ what the trace changed is put back at its end and set again by the generated cod
 
 from __future__ import annotations
 
+import contextvars
 from typing import Any
 
 import torch
@@ -13,27 +14,36 @@ import torch
 from tracer_core import settings
 from tracer_core.natives.arity import COUNTS
 from tracer_core.natives.effects import EFFECTS, PURE, breaks, declare, query, special
-from tracer_core.recorder.contexts import InferenceHandle, ProfilerHandle
+from tracer_core.provenance import is_constant
+from tracer_core.recorder.contexts import InferenceHandle, ProfilerHandle, VariableToken
+from tracer_core.torch_private.names import names
 
 
-def _set(function: Any, names: tuple[str, ...]) -> Any:
+def _set(function: Any, written: tuple[str, ...]) -> Any:
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.native_reads(*args, *kwargs.values())
-        return tracer.recorder.state_call(function, tuple(args), names, kwargs)
+        return tracer.recorder.state_call(function, tuple(args), written, kwargs)
 
     return handler
 
 
-for _function, _names in settings.SETTERS.items():
-    special(_function)(_set(_function, _names))
+def _without_arguments(paths: str, **options: Any) -> tuple[Any, ...]:
+    """Functions of torch that take no arguments, and of which inspect does not know."""
+    found = names(paths, **options)
+    COUNTS.update(dict.fromkeys(found, (0, 0)))
+    return found
 
 
-@special(torch.set_autocast_enabled)
+for _function, _written in settings.SETTERS.items():
+    special(_function)(_set(_function, _written))
+
+
+@special(*names("set_autocast_enabled"))
 def set_autocast_enabled(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _set_autocast(tracer, torch.set_autocast_enabled, args, kwargs, "enabled")
 
 
-@special(torch.set_autocast_dtype)
+@special(*names("set_autocast_dtype"))
 def set_autocast_dtype(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _set_autocast(tracer, torch.set_autocast_dtype, args, kwargs, "dtype")
 
@@ -45,13 +55,13 @@ def _set_autocast(tracer: Any, function: Any, args: list[Any], kwargs: dict[str,
     return tracer.recorder.state_call(function, tuple(args), (name,), kwargs)
 
 
-@special(torch.autocast_increment_nesting)
+@special(*names("autocast_increment_nesting"))
 def increment_nesting(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
     tracer.recorder.autocast_nesting += 1
     return torch.autocast_increment_nesting()
 
 
-@special(torch.autocast_decrement_nesting)
+@special(*names("autocast_decrement_nesting"))
 def decrement_nesting(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
     """How deep a later call is nested is not known: 0 makes the program forget its kept casts, which is always
     right."""
@@ -60,10 +70,7 @@ def decrement_nesting(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> i
     return 0
 
 
-COUNTS[torch.clear_autocast_cache] = 0, 0
-
-
-@special(torch.clear_autocast_cache)
+@special(*_without_arguments("clear_autocast_cache"))
 def clear_autocast_cache(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     tracer.recorder.state_call(torch.clear_autocast_cache, (), (), {})
 
@@ -89,22 +96,19 @@ for _name, _setting in settings.SETTINGS.items():
         _declare_question(_setting.get, _name)
 
 
-COUNTS[torch._C._get_float32_matmul_precision] = 0, 0
-
-
-@special(torch._C._get_float32_matmul_precision)
+@special(*_without_arguments("_C._get_float32_matmul_precision"))
 def get_matmul_precision(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """torch's own word for it, or torch's own error (`settings.matmul_precision`)."""
     ask(tracer, "matmul_precision")
     return torch._C._get_float32_matmul_precision()
 
 
-@special(torch.is_autocast_enabled)
+@special(*names("is_autocast_enabled"))
 def is_autocast_enabled(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _ask_autocast(tracer, torch.is_autocast_enabled, args or ["cuda"], kwargs, "enabled")
 
 
-@special(torch.get_autocast_dtype)
+@special(*names("get_autocast_dtype"))
 def get_autocast_dtype(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _ask_autocast(tracer, torch.get_autocast_dtype, args, kwargs, "dtype")
 
@@ -120,22 +124,54 @@ for _name, _device, _kind in (
     ("is_autocast_cpu_enabled", "cpu", "enabled"), ("get_autocast_cpu_dtype", "cpu", "dtype"),
     ("get_autocast_gpu_dtype", "cuda", "dtype"),
 ):  # fmt: skip
-    COUNTS[getattr(torch, _name)] = 0, 0
-    special(getattr(torch, _name))(
+    special(*_without_arguments(_name))(
         lambda tracer, args, kwargs, name=f"autocast_{_device}_{_kind}": ask(tracer, name)
     )
+
+
+# -- settings that are context variables --
+
+
+def _setting_of(tracer: Any, method: str, variable: Any) -> str:
+    if variable not in settings.VARIABLES:
+        tracer.break_graph("unknown_native", f"_contextvars.ContextVar.{method}")
+    return settings.VARIABLES[variable]
+
+
+@special(contextvars.ContextVar.get)
+def get_variable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return ask(tracer, _setting_of(tracer, "get", args[0]))
+
+
+@special(contextvars.ContextVar.set)
+def set_variable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> VariableToken:
+    name, value = _setting_of(tracer, "set", args[0]), args[1]
+    if not is_constant(value):
+        tracer.break_graph("side_effect_native", f"a context variable is set to a {type(value).__name__}")
+    token = VariableToken(name, ask(tracer, name))
+    tracer.recorder.state_call(settings.put, (name, value), (name,), {})
+    return token
+
+
+@special(contextvars.ContextVar.reset)
+def reset_variable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    name, token = _setting_of(tracer, "reset", args[0]), args[1]
+    if not isinstance(token, VariableToken) or token.name != name or not token.is_open:
+        tracer.break_graph("side_effect_native", "a context variable is reset to what it was before this segment")
+    tracer.recorder.state_call(settings.put, (name, token.before), (name,), {})
+    token.is_open = False
 
 
 # -- contexts that C++ objects hold open --
 
 
-@special(torch.inference_mode.__enter__)
+@special(*names("inference_mode.__enter__"))
 def enter_inference_mode(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     handle = InferenceHandle(tracer.recorder, tracer.getattr(args[0], "mode"))
     tracer.setattr(args[0], "_inference_mode_context", handle)
 
 
-@special(torch.inference_mode.__exit__)
+@special(*names("inference_mode.__exit__"))
 def exit_inference_mode(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     handle = tracer.getattr(args[0], "_inference_mode_context")
     if not isinstance(handle, InferenceHandle):
@@ -143,7 +179,7 @@ def exit_inference_mode(tracer: Any, args: list[Any], kwargs: dict[str, Any]) ->
     handle.close()
 
 
-@special(torch.profiler.record_function.__enter__)
+@special(*names("profiler.record_function.__enter__"))
 def enter_record_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A label for the profiler has no effect on values: it is not in the graph."""
     name, note = tracer.getattr(args[0], "name"), tracer.getattr(args[0], "args")
@@ -151,7 +187,7 @@ def enter_record_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) 
     return args[0]
 
 
-@special(torch.profiler.record_function.__exit__)
+@special(*names("profiler.record_function.__exit__"))
 def exit_record_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     handle = tracer.getattr(args[0], "record")
     if not isinstance(handle, ProfilerHandle):
@@ -159,20 +195,20 @@ def exit_record_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -
     handle.is_open = False
 
 
-@special(torch.device.__enter__)
+@special(*names("device.__enter__"))
 def enter_device(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tracer.recorder.devices.append(args[0])
     return args[0]
 
 
-@special(torch.device.__exit__)
+@special(*names("device.__exit__"))
 def exit_device(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     if not tracer.recorder.devices:
         tracer.break_graph("side_effect_native", "a device context, entered before this segment, is left")
     tracer.recorder.devices.pop()
 
 
-@special(torch.get_default_device)
+@special(*names("get_default_device"))
 def get_default_device(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     devices = tracer.recorder.devices
     # Without one of ours: that of a context around the call, which every segment guards.
@@ -183,27 +219,23 @@ def _indexed(device: torch.device) -> torch.device:
     return device if device.index is not None else torch.empty(0, device=device).device
 
 
-for _mode in (torch.overrides.TorchFunctionMode, torch.utils._python_dispatch.TorchDispatchMode):
-    breaks("torch_mode", "it sees every operator", [_mode.__enter__, _mode.__exit__])
-_off: Any
-for _off in (torch._C.DisableTorchFunctionSubclass, torch._C.DisableTorchFunction):
-    breaks("torch_mode", "it changes what operators ask", [_off, _off.__enter__, _off.__exit__])
+for _mode in ("overrides.TorchFunctionMode", "utils._python_dispatch.TorchDispatchMode"):
+    breaks("torch_mode", "it sees every operator", names("__enter__ __exit__", of=_mode))
+for _off in ("_C.DisableTorchFunctionSubclass", "_C.DisableTorchFunction"):
+    breaks("torch_mode", "it changes what operators ask", names(f"{_off} {_off}.__enter__ {_off}.__exit__"))
 breaks("torch_mode", "it changes what operators ask", [
-    torch.overrides._push_mode, torch.overrides._pop_mode, torch.overrides._pop_mode_temporarily,
-    torch.utils._python_dispatch._push_mode, torch.utils._python_dispatch._pop_mode,
-    torch.utils._python_dispatch._pop_mode_temporarily, torch.set_default_device,
+    *names("_push_mode _pop_mode _pop_mode_temporarily", of="overrides"),
+    *names("_push_mode _pop_mode _pop_mode_temporarily", of="utils._python_dispatch"),
+    *names("set_default_device"),
 ])  # fmt: skip
-declare(PURE, [torch._C._is_any_autocast_enabled])
-#: In builds for CUDA only.
-_of_cuda = (getattr(torch._C, f"_cuda_{name}", None) for name in ("getDeviceCount", "isInBadFork", "getDevice"))
-for _function in (torch._C._get_privateuse1_backend_name, *_of_cuda):
-    if _function is not None:
-        COUNTS[_function] = 0, 0
-        special(_function)(lambda tracer, args, kwargs, _function=_function: query(tracer, _function))
-for _function in (torch.is_anomaly_enabled, torch.is_anomaly_check_nan_enabled):
-    COUNTS[_function] = 0, 0
-    special(_function)(lambda tracer, args, kwargs, which=_function is torch.is_anomaly_check_nan_enabled: ask(
-        tracer, "anomaly")[which])  # fmt: skip
+declare(PURE, names("_C._is_any_autocast_enabled"))
+for _function in (
+    *_without_arguments("_C._get_privateuse1_backend_name"),
+    *_without_arguments("_cuda_getDeviceCount _cuda_isInBadFork _cuda_getDevice", of="_C", in_every_build=False),
+):
+    special(_function)(lambda tracer, args, kwargs, _function=_function: query(tracer, _function))
+for _which, _name in enumerate(("is_anomaly_enabled", "is_anomaly_check_nan_enabled")):
+    special(*_without_arguments(_name))(lambda tracer, args, kwargs, which=_which: ask(tracer, "anomaly")[which])
 
 
 def _about_devices(function: Any) -> None:
@@ -217,8 +249,7 @@ def _about_devices(function: Any) -> None:
         return function(*args, **kwargs)
 
 
-for _function in (
-    torch.cuda.is_bf16_supported, torch.cuda.is_tf32_supported, torch.cuda.get_device_capability,
-    torch.cuda.get_device_name, torch.cuda.get_device_properties,
-):  # fmt: skip
+for _function in names(
+    "is_bf16_supported is_tf32_supported get_device_capability get_device_name get_device_properties", of="cuda"
+):
     _about_devices(_function)

@@ -1,0 +1,159 @@
+"""The one place that looks names of torch up for tables, where a release may lack some.
+
+In: dotted names below ``torch``, as text. Out: what this torch has under them (`names`, `name`, `operators`), and the
+names that it lacks (`not_found`). What always holds: importing this package asks torch for every name that a release may
+lack through this module, so a missing one costs its own row and no other. What needs the missing object itself raises
+`MissingName`, which ends the graph before that call.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import types
+from typing import Any
+
+import torch
+
+
+class MissingName(RuntimeError):
+    """A part of tracer_core needs a name that this release of torch lacks. path: the name."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"torch {torch.__version__} has no torch.{path}")
+        self.path = path
+
+
+class Missing:
+    """Stands where an object of torch would: as a key it is equal to nothing; whoever uses it gets `MissingName`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise MissingName(self._path)
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)  # a question that Python or a library asks of any object
+        raise MissingName(self._path)
+
+    def __repr__(self) -> str:
+        return f"<torch has no torch.{self._path}>"
+
+
+#: Every name that was asked for -> whether this torch has it. Names that some builds lack are not in it.
+_asked: dict[str, bool] = {}
+
+
+def not_found() -> tuple[str, ...]:
+    """The names, as ``torch.a.b``, that were asked for and that this torch lacks."""
+    return tuple(sorted(f"torch.{path}" for path, found in _asked.items() if not found))
+
+
+def asked() -> tuple[str, ...]:
+    """Every name that was asked for so far, as ``torch.a.b``."""
+    return tuple(sorted(f"torch.{path}" for path in _asked))
+
+
+def names(paths: str, *, of: str = "", in_every_build: bool = True) -> tuple[Any, ...]:
+    """What this torch has under each of several names (text, split at spaces); one that it lacks is left out.
+
+    of: what stands before each name. in_every_build: False for names that only some builds have (CUDA's): their absence
+    says nothing. A method of a class is given as the class holds it: the function, or C's descriptor."""
+    found = (_find(f"{of}.{path}" if of else path, in_every_build) for path in paths.split())
+    return tuple(one for one in found if not isinstance(one, Missing))
+
+
+def classes(paths: str, *, of: str = "") -> tuple[type, ...]:
+    """Like `names`, for what isinstance is asked about: only those that are classes."""
+    return tuple(one for one in names(paths, of=of) if isinstance(one, type))
+
+
+def name(path: str) -> Any:
+    """What this torch has under a name; otherwise a `Missing` in its place."""
+    return _find(path, True)
+
+
+def code_inside(path: str) -> tuple[types.CodeType, ...]:
+    """The code of what a decorator of torch's makes of a function; nothing where there is no such decorator any more."""
+    for decorator in names(path):
+        code = getattr(decorator(lambda self: None) if callable(decorator) else None, "__code__", None)
+        _asked[path] = code is not None
+        return () if code is None else (code,)
+    return ()
+
+
+def _find(path: str, in_every_build: bool) -> Any:
+    found = _look_up(path)
+    present = found is not _NOWHERE and _is_key(found)
+    if present or in_every_build:
+        _asked[path] = present
+    return found if present else Missing(path)
+
+
+def _look_up(path: str) -> Any:
+    found: Any = torch
+    for part in path.split("."):
+        owner, found = found, getattr(found, part, _NOWHERE)
+        if found is _NOWHERE and isinstance(owner, types.ModuleType):
+            found = _submodule(f"{owner.__name__}.{part}")
+        if found is _NOWHERE:
+            return found
+    if isinstance(owner, type) and isinstance(getattr(found, "__self__", None), type):  # a class method, bound
+        raw = inspect.getattr_static(owner, part)
+        found = getattr(raw, "__func__", raw)
+    return found
+
+
+def _submodule(full_name: str) -> Any:
+    """A module that nothing has imported yet."""
+    try:
+        return importlib.import_module(full_name)
+    except ImportError:
+        return _NOWHERE
+
+
+def _is_key(found: Any) -> bool:
+    """Whether an object can be a row's key."""
+    try:
+        hash(found)
+    except TypeError:
+        return False
+    return True
+
+
+_NOWHERE = object()
+
+
+class _Operator:
+    """The overloads of one operator, as attributes."""
+
+    __hash__ = None  # type: ignore[assignment]  # no key of a table: an overload is, or what `names` gives
+
+    def __init__(self, path: str) -> None:
+        self.__dict__["_path"] = path
+
+    def __getattr__(self, overload: str) -> Any:
+        if overload.startswith("__"):
+            raise AttributeError(overload)
+        found = self.__dict__[overload] = name(f"{self._path}.{overload}")
+        return found
+
+
+class _Namespace:
+    def __init__(self, path: str) -> None:
+        self.__dict__["_path"] = path
+
+    def __getattr__(self, operator: str) -> Any:
+        if operator.startswith("__") and isinstance(_find(f"{self._path}.{operator}", False), Missing):
+            raise AttributeError(operator)
+        found = self.__dict__[operator] = _Operator(f"{self._path}.{operator}")
+        return found
+
+
+@functools.cache
+def operators(namespace: str) -> Any:
+    """``torch.ops.<namespace>`` for tables: ``operators("aten").add.Tensor`` is the overload, or a `Missing`."""
+    return _Namespace(f"ops.{namespace}")

@@ -1,0 +1,73 @@
+"""Which releases of Python and torch the tests have passed on, and what no release of torch may lack.
+
+In: what is installed. Out: sentences for users about it (`remark`, `refusal`), None where there is nothing to say.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+
+import torch
+
+from tracer_core.torch_private.names import names
+
+#: Releases of Python whose bytecode the tracer interprets; requires-python of the packages admits one more, which runs natively.
+PYTHONS = ((3, 11), (3, 12))
+
+#: Oldest first. The results are in benchmarks/results/torch_versions.json.
+TESTED = ("2.11", "2.13", "2.14", "2.15")
+
+#: Names without which the tracer cannot be imported, or cannot tell whether a call may be captured.
+_NEEDED = """
+_C.TensorBase _C._are_functorch_transforms_active _C._dispatch_keys _C._DisableTorchDispatch
+_C._get_deterministic_algorithms _C._get_tracing_state _C._is_any_autocast_enabled _C._len_torch_dispatch_stack
+_C._len_torch_function_stack _C._set_grad_enabled _ops.OpOverload _ops.OpOverloadPacket
+nn.modules.module.Module._call_impl
+overrides.TorchFunctionMode overrides._get_current_function_mode_stack utils._device.DeviceContext utils._pytree.tree_flatten
+utils._pytree.tree_leaves utils._pytree.tree_map_only utils._pytree.tree_unflatten utils._python_dispatch.TorchDispatchMode
+"""
+
+
+def _release(version: str) -> tuple[int, int]:
+    """(major, minor) of a version, which may be a nightly build's."""
+    major, minor = re.findall(r"\d+", version)[:2]
+    return int(major), int(minor)
+
+
+def is_tested() -> bool:
+    """Whether this torch is of a release that the tests have passed on."""
+    return _release(torch.__version__) in map(_release, TESTED)
+
+
+def remark() -> str | None:
+    """What a user of a torch that nobody tried should know."""
+    this = _release(torch.__version__)
+    if is_tested():
+        return None
+    newer = this > _release(TESTED[-1])
+    which = f"newer than {TESTED[-1]}, the newest" if newer else f"older than {TESTED[0]}, the oldest"
+    if _release(TESTED[0]) < this < _release(TESTED[-1]):
+        which = f"not one of those ({', '.join(TESTED)})"
+    return (
+        f"torch {torch.__version__} is {which} that this release of tracer-core was tested with. What it no longer finds "
+        f"in torch ends the graph or runs natively; tracer_core.last_compile(compiled) names it"
+    )
+
+
+@functools.cache
+def refusal() -> str | None:
+    """Why nothing can be captured with this Python or this torch."""
+    if sys.version_info[:2] not in PYTHONS:
+        known = " and ".join(".".join(map(str, one)) for one in PYTHONS)
+        here = ".".join(map(str, sys.version_info[:2]))
+        return f"tracer-core captures programs on Python {known}; on Python {here} compile() returns them as they are"
+    lacking = [path for path in _NEEDED.split() if not names(path)]
+    if not lacking:
+        return None
+    missing = ", ".join(f"torch.{path}" for path in lacking)
+    return (
+        f"torch {torch.__version__} has no {missing}, without which tracer-core captures nothing: programs run natively. "
+        f"Install torch {TESTED[0]} to {TESTED[-1]}"
+    )
