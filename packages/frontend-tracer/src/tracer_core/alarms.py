@@ -20,10 +20,11 @@ from typing import Any
 import torch
 
 from tracer_core.contiguous import call
-from tracer_core.logs import logger
+from tracer_core.logs import note
 from tracer_core.plugin_api import Fault
+from tracer_core.torch_private.names import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Alarm:
             return False
         if not self._said:
             self._said = True
-            logger("stages").info("alarm: a call with values that the engine has otherwise is eager's")
+            note("stages", "alarm: a call with values that the engine has otherwise is eager's")
         return True
 
 

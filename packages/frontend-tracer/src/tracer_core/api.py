@@ -28,13 +28,13 @@ from typing import Any, TypeVar, overload
 import torch
 from torch.compiler import is_compiling as torch_is_compiling
 
-from tracer_core import events, logs, stages, validation
+from tracer_core import events, logs, stages, torch_private, validation
 from tracer_core.auto.choice import Choice
 from tracer_core.auto.plan import Plan
 from tracer_core.backends import BackendRow, forget, mark_used, reset_used, rows, told_of_graphs
 from tracer_core.backends import list_backends as available_names
 from tracer_core.compiled_module import share
-from tracer_core.errors import OptionError
+from tracer_core.errors import OptionError, TracerError
 from tracer_core.markers import COMPILED, Compiled, compiled, disabled, look_like, put_mark, uncompiled
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend
@@ -85,10 +85,11 @@ def compile(
     torch.compile, or a list of these (also of pairs with options; ``"auto"``: all that are installed): each graph is
     compiled by all of them in the background and served by the fastest that gives eager's results, see
     `tracer_core.auto.backend.AutoOptions`; ``choices()`` of what is returned shows the tables. fullgraph: a graph
-    break is a GraphBreakError. dynamic: None: a size that changed becomes symbolic; True: symbolic from the start;
-    False: always static. mode: ``"default"``,
-    ``"reduce-overhead"``, ``"max-autotune"`` or ``"max-autotune-no-cudagraphs"``, as far as the backend
-    has it. options: the backend's options dataclass, or a dict with its field names; never changed.
+    break is a GraphBreakError, a call beyond the recompile limit that nothing compiled fits a RecompileLimitError,
+    and nothing ever runs natively: where the program cannot be captured, or its graph fails, a TracerError says
+    why. dynamic: None: a size that changed becomes symbolic; True: symbolic from the start; False: always static.
+    mode: ``"default"``, ``"reduce-overhead"``, ``"max-autotune"`` or ``"max-autotune-no-cudagraphs"``, as far as
+    the backend has it. options: the backend's options dataclass, or a dict with its field names; never changed.
     disable: returns `model` as it is.
 
     A compiled function has the original's name, signature and attributes. A compiled module is an
@@ -115,12 +116,24 @@ def compile(
     if disable:
         return model
     logs.configure()
+    _say_what_is_untested()
     config = validation.build_config(
         backend=backend, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options
     )
     events.follow_stages()
     mark_used(config.backend)
+    if (refusal := torch_private.refusal()) is not None:
+        if fullgraph:
+            raise TracerError(f"fullgraph=True: {refusal}")
+        return model
     return _compile(model, config)
+
+
+@functools.cache
+def _say_what_is_untested() -> None:
+    """Says once that nobody tried this torch, and what follows."""
+    for text in filter(None, (torch_private.refusal() or torch_private.remark(),)):
+        logs.logger().warning("%s", text)
 
 
 def list_backends() -> list[str]:
@@ -143,6 +156,8 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Any]:
     (``backend="auto"``), the `choices` so far.
     """
     _demand_compilable(fn)
+    if (refusal := torch_private.refusal()) is not None:
+        raise TracerError(f"explain: {refusal}")
     from tracer_core.report import explain as implementation  # heavy: the tracer
 
     behind = compiled(fn)
@@ -165,7 +180,8 @@ def reset() -> None:
 def last_compile(fn: Callable[..., Any]) -> StageRecords:
     """The stages of the last compile of `fn`, in the order in which they finished, with their seconds: a tuple of
     `StageRecord`, printed as a table. A backward is compiled when it first runs. The last rows, ``runs``, say what became
-    of the graphs since: recorded as CUDA graphs, or why not.
+    of the graphs since: recorded as CUDA graphs, or why not. Where this release of torch lacks names that tracer-core looks
+    for, the first row, ``missing_in_torch``, lists them.
 
     A stage whose text is costly to make has it only if TRACER_DEBUG is set or a plug-in listens to
     stages. Empty if nothing was compiled yet. Raises OptionError if `fn` is not a compiled object.
@@ -175,7 +191,10 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
         raise OptionError(f"last_compile needs what compile() returned, not {fn!r}")
     records = stages.records_of(behind.function)
     told = runs(behind.function.config, {record.graph for record in records if record.graph})
-    return StageRecords((*records, *(StageRecord("runs", 0.0, text, graph) for graph, text in told)))
+    lacking = torch_private.not_found()
+    text = f"torch {torch.__version__} has no {', '.join(lacking)}: what needs them ends the graph or runs natively"
+    missing = (StageRecord("missing_in_torch", 0.0, text),) if lacking else ()
+    return StageRecords((*missing, *records, *(StageRecord("runs", 0.0, text, graph) for graph, text in told)))
 
 
 def runs(config: CompileConfig, graphs: Collection[str]) -> list[tuple[str, str]]:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class CapturedGraph:
     """gm: the torch-level graph. inputs: one InputSpec a placeholder. real_inputs: the tensors (and
-    ints) of the call that was captured. needs_grad: grad mode was on and an output requires grad.
-    name: ``graph_0``. phase: INFERENCE until training is captured."""
+    ints) of the call that was captured. needs_grad: grad mode was on, at first or in a part of the graph, and an
+    output requires grad. name: ``graph_0``. phase: INFERENCE until training is captured."""
 
     gm: torch.fx.GraphModule
     inputs: tuple[InputSpec, ...]

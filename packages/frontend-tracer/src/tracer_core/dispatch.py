@@ -21,6 +21,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aten.at_data_sizes import Cut, has_data_sizes
 from tracer_core.aten.errors import LoweringUnsupported
+from tracer_core.aten.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aten.joint import calls_autograd
 from tracer_core.aten.lower import lower
 from tracer_core.aten.outputs import OutputPlan, output_requires_grad
@@ -64,6 +65,10 @@ def parts_of(runner: Runner) -> Parts | None:
 def compile_graph(captured: CapturedGraph, config: CompileConfig) -> Runner:
     """The runner of a captured graph. Raises BackendError where the backend fails or breaks its contract."""
     backend = config.backend
+    if begins_off(captured):
+        switch_off_first(captured)
+        with torch.enable_grad():
+            return _inside(torch.enable_grad, compile_graph(captured, config))
     if isinstance(config.options, Plan):
         return Trial(captured, config, compile_graph)
     if isinstance(backend.compile, TorchStyle):
@@ -163,12 +168,25 @@ def compile_torch_graph(
     """
     config = build_config(backend=backend, mode=mode, options=options)
     _take_symbols(gm, inputs, config.backend.name)
-    needs_grad = torch.is_grad_enabled() and output_requires_grad(gm, inputs)
+    needs_grad = grad_is_on_in(gm.graph) and output_requires_grad(gm, inputs)
     specs = tuple(
         InputSpec(node.name, role_of(value), node.name)
         for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True)
     )
-    return compile_graph(CapturedGraph(gm, specs, tuple(inputs), needs_grad, name), config)
+    begin, end = torch.is_grad_enabled(), ending(gm.graph)
+    runner = compile_graph(CapturedGraph(gm, specs, tuple(inputs), needs_grad, name), config)
+    return runner if begin == end else _leaving(end, runner)
+
+
+def _leaving(grad: bool, runner: Runner) -> Runner:
+    """`runner`, which leaves grad mode like this. (Code that our own tracer writes does so around its graphs.)"""
+
+    def run(inputs: list[Any]) -> Sequence[Any]:
+        outputs = runner(inputs)
+        torch._C._set_grad_enabled(grad)
+        return outputs
+
+    return writing_like(marked(run, fallback_of(runner)), runner)
 
 
 def _take_symbols(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: str) -> None:

@@ -74,8 +74,45 @@ class VerifyError(TracerError):
     """An IR broke one of its own rules: always a bug in tracer_core or a backend."""
 
 
-class RecompileLimitWarning(UserWarning):
-    """A frame was compiled too often; it runs without compilation from now on."""
+class RecompileLimit(Exception):
+    """Facts of `RecompileLimitWarning` and `RecompileLimitError`. function: that reached its limit. count:
+    how often it was compiled. source: what kept changing, as the program writes it (``cfg.step``; "" if
+    unknown); values: texts of what it was, the last one now. reason: the guard that failed last. hint: what
+    helps."""
+
+    def __init__(
+        self,
+        function: str,
+        count: int,
+        reason: str,
+        source: str = "",
+        values: tuple[str, ...] = (),
+        hint: str = "",
+    ) -> None:
+        self.function, self.count, self.reason = function, count, reason
+        self.source, self.values, self.hint = source, values, hint
+        shown = values if len(values) < 7 else (*values[:3], "...", *values[-2:])
+        why = f" because {source} kept changing ({', '.join(shown)})" if source and len(values) > 2 else ""
+        super().__init__(
+            f"{function} was compiled {count} times{why}{self._then}; the guard that failed last: {reason}"
+            + (f"\n  What helps: {hint}" if hint else "")
+        )
+
+    _then = ""
+
+
+class RecompileLimitWarning(RecompileLimit, UserWarning):
+    """A function was compiled too often: calls that nothing compiled fits run it as plain Python from now on.
+    Given once a function."""
+
+    _then = " and now runs as plain Python where nothing that was compiled fits"
+
+
+class RecompileLimitError(RecompileLimit, TracerError):
+    """The same under ``fullgraph=True``, where nothing runs as plain Python: raised by each call that would
+    have to be compiled again. Calls that fit what was compiled go on."""
+
+    _then = ", which is the limit, and fullgraph=True lets nothing run as plain Python"
 
 
 class BackendNameClashError(TracerError):

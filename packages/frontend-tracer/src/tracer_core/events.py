@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.backends import manager
-from tracer_core.logs import enabled, logger
+from tracer_core.logs import enabled, logger, note
 from tracer_core.stages import StageRecord, observe
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def graph_captured(*, name: str, gm: torch.fx.GraphModule, backend: str) -> None:
     """A torch-level graph is about to be compiled. Arguments: `hookspecs.tracer_graph_captured`."""
     if enabled("graph"):
-        logger("graph").info("%s for backend %s:\n%s", name, backend, gm.graph)
+        note("graph", "%s for backend %s:\n%s", name, backend, gm.graph)
     _tell("tracer_graph_captured", name=name, gm=gm, backend=backend)
 
 
@@ -29,7 +29,7 @@ def graph_break(*, kind: str, reason: str, location: str, hint: str = "") -> Non
     """Capture stopped at an instruction. Arguments: `hookspecs.tracer_graph_break`."""
     if enabled("graph_breaks"):
         remedy = f"; what would remove it: {hint}" if hint else ""
-        logger("graph_breaks").info("%s: %s [%s]%s", location, reason, kind, remedy)
+        note("graph_breaks", "%s: %s [%s]%s", location, reason, kind, remedy)
     _tell("tracer_graph_break", kind=kind, reason=reason, location=location, hint=hint)
 
 
@@ -43,7 +43,7 @@ def first_call(*, summary: str, broken: bool) -> None:
 def recompile(*, function: str, reason: str, count: int) -> None:
     """A function is compiled again. Arguments: `hookspecs.tracer_recompile`."""
     if enabled("recompiles"):
-        logger("recompiles").info("%s (entry %d): %s", function, count, reason)
+        note("recompiles", "%s (entry %d): %s", function, count, reason)
     _tell("tracer_recompile", function=function, reason=reason, count=count)
 
 

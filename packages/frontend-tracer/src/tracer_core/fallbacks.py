@@ -44,8 +44,9 @@ def marked(runner: Runner, fallback: Fallback | None) -> Runner:
 _listeners: list[Callable[[str], None]] = []
 
 
-def graph_raised(function: str, backend: str, error: BaseException) -> None:
-    """Says that a graph raised what the program that ran in its place did not raise. function: its name."""
+def graph_raised(function: str, backend: str, error: BaseException) -> str:
+    """Says that a graph raised what the program that ran in its place did not raise, and returns what it said.
+    function: its name."""
     if isinstance(error, torch.OutOfMemoryError):
         why = "it needs less memory, or some was free by then; the next call tries the graph again"
     else:
@@ -54,6 +55,7 @@ def graph_raised(function: str, backend: str, error: BaseException) -> None:
     logger().warning("%s", text)
     for listener in tuple(_listeners):
         listener(text)
+    return text
 
 
 @contextlib.contextmanager

@@ -1,13 +1,15 @@
 """Log categories, switched on by ``TRACER_LOGS=graph_breaks,recompiles,...``.
 
 In: the environment, read again at every `tracer_core.compile`. Out: one `logging` logger a category,
-``tracer_core.<category>``. What always holds: a category that is off costs one set lookup; an unknown
-name is an OptionError that lists the known ones; warnings are shown whatever the environment says.
+``tracer_core.<category>``. What always holds: what a category says is of level INFO if TRACER_LOGS names it, else of level
+DEBUG, so that a program which shows INFO is not flooded; an unknown name is an OptionError that lists the known ones;
+warnings are shown whatever the environment says.
 """
 
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from tracer_core.errors import OptionError
 from tracer_core.options import env
@@ -38,8 +40,13 @@ def logger(category: str | None = None) -> logging.Logger:
 
 
 def enabled(category: str) -> bool:
-    """Whether anybody would see what is logged there (TRACER_LOGS or the user's own logging set-up)."""
-    return category in _active or logger(category).isEnabledFor(logging.INFO)
+    """Whether anybody would see what is noted there (TRACER_LOGS or the user's own logging set-up)."""
+    return category in _active or logger(category).isEnabledFor(logging.DEBUG)
+
+
+def note(category: str, text: str, *values: Any) -> None:
+    """Logs ``text % values`` under a category; ask `enabled` before making a costly value."""
+    logger(category).log(logging.INFO if category in _active else logging.DEBUG, text, *values)
 
 
 def configure() -> frozenset[str]:

@@ -3,8 +3,8 @@
 In: nothing but torch and the standard library, so that importing it costs what importing torch
 costs. Out: the types a backend fills in (`Backend`) and is handed (`CompileSpec`), the hook marker
 (`hookimpl`), services (`lower`, `compile_graph`, `get_backend`; for backends over an engine `contiguous_graph`,
-`promote`, `node_probe` and `add_alarm`), and the core's errors, environment, stages, loggers and cache folders,
-re-exported so that a backend needs no other import.
+`promote`, `node_probe` and `add_alarm`; for tables of operators `operators`), and the core's errors, environment,
+stages, loggers and cache folders, re-exported so that a backend needs no other import.
 
 A backend's engine (triton, onnxruntime, tvm, ...) is never imported to *list* it: `compile`,
 `supports`, `available`, `options` and the other callables may be given as ``"module:attribute"``
@@ -25,7 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
-from tracer_core.cache_location import CacheLocationError, cache_folder
+from tracer_core.cache_location import (
+    CacheLocationError,
+    cache_folder,
+    demand_room,
+    leave_folder,
+    private_folder,
+)
+from tracer_core.entries import FORMAT as ENTRY_FORMAT
+from tracer_core.entries import Entries, replace_file
 from tracer_core.errors import (
     BackendError,
     BackendNotFoundError,
@@ -33,9 +41,10 @@ from tracer_core.errors import (
     TracerError,
     VerifyError,
 )
-from tracer_core.logs import logger
+from tracer_core.logs import enabled, logger, note
 from tracer_core.options import Environment, env
 from tracer_core.stages import StageRecord, debug_folder, stage, wants_text
+from tracer_core.torch_private.names import operators
 
 if TYPE_CHECKING:
     import torch
@@ -43,12 +52,14 @@ if TYPE_CHECKING:
 __all__ = [
     "API_VERSION",
     "DEFAULT_MODES",
+    "ENTRY_FORMAT",
     "PROJECT",
     "Backend",
     "BackendError",
     "BackendNotFoundError",
     "CacheLocationError",
     "CompileSpec",
+    "Entries",
     "Environment",
     "Fault",
     "InputSpec",
@@ -68,13 +79,20 @@ __all__ = [
     "compile_graph",
     "contiguous_graph",
     "debug_folder",
+    "demand_room",
     "env",
     "get_backend",
     "hookimpl",
+    "enabled",
+    "leave_folder",
     "logger",
     "lower",
     "node_probe",
+    "note",
+    "operators",
+    "private_folder",
     "promote",
+    "replace_file",
     "resolve",
     "stage",
     "wants_text",

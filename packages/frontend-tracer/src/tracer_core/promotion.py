@@ -11,19 +11,21 @@ from typing import Any
 
 import torch
 
-aten = torch.ops.aten
+from tracer_core.torch_private.names import names, operators
+
+aten = operators("aten")
 
 #: Pointwise operators with a result of dtype bool that compare in the dtype common to their arguments.
-COMPARISONS = frozenset({aten.eq, aten.ne, aten.lt, aten.le, aten.gt, aten.ge})
+COMPARISONS = frozenset(names("eq ne lt le gt ge", of="ops.aten"))
 
 #: Pointwise operators whose arguments keep their own dtypes, or whose first argument is a condition.
-OWN_DTYPES = frozenset({
-    aten._to_copy, aten.copy, aten.clone, aten.masked_fill, aten.where, aten.isnan, aten.isinf,
-    aten.logical_not, aten.logical_and, aten.logical_or, aten.logical_xor, aten.fill, aten.bernoulli,
-})  # fmt: skip
+OWN_DTYPES = frozenset(names(
+    "_to_copy copy clone masked_fill where isnan isinf logical_not logical_and logical_or logical_xor fill bernoulli",
+    of="ops.aten",
+))  # fmt: skip
 
 #: Operators along a dimension that compute in their result's dtype: booleans are summed as int64.
-ACCUMULATIONS = frozenset({aten.sum, aten.prod, aten.cumsum, aten.cumprod})
+ACCUMULATIONS = frozenset(names("sum prod cumsum cumprod", of="ops.aten"))
 
 
 def promote(graph: torch.fx.Graph) -> None:

@@ -27,6 +27,7 @@ from tracer_core.guards.own_reference import is_watched
 from tracer_core.numpy_types import CYTHON
 from tracer_core.segments.breaks import Break
 from tracer_core.source import Source, Sources
+from tracer_core.torch_private.names import classes
 
 #: Immutable types that may hold a time zone of the program.
 _ZONED = (datetime.datetime, datetime.time)
@@ -40,8 +41,8 @@ IDENTITY_TYPES = (
     types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.MethodDescriptorType,
     types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
     types.MemberDescriptorType, types.CodeType, enum.Enum, property, staticmethod, classmethod,
-    *CYTHON, functools._lru_cache_wrapper, torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops._OpNamespace,
-    torch._ops._Ops, torch._C._SDPBackend,
+    *CYTHON, functools._lru_cache_wrapper, *classes("OpOverload OpOverloadPacket _OpNamespace _Ops", of="_ops"),
+    *classes("_C._SDPBackend"),
 )  # fmt: skip
 _BOUND_TYPES = (types.BuiltinFunctionType, types.MethodWrapperType)
 #: Types of generic aliases and the like: immutable in practice, compared by identity.
@@ -107,12 +108,14 @@ def _is_bound(receiver: Any) -> bool:
 class Provenance:
     """The registry of one trace. Mutable. guards: in the order made. tensors: source -> input tensor,
     in the order read. symbolic_dims: (tensor, source) -> sizes for its guard, None where symbolic. number:
-    (number, source, always) -> a symbol for it, or the number itself."""
+    (number, source, always) -> a symbol for it, or the number itself. varies(number, source): whether it
+    would be a symbol."""
 
     def __init__(
         self,
         symbolic_dims: Callable[[torch.Tensor, Source], Any],
         number: Callable[[Any, Source, bool], Any],
+        varies: Callable[[Any, Source], bool],
     ) -> None:
         self.sources = Sources()
         self.guards: list[Guard] = []
@@ -122,6 +125,7 @@ class Provenance:
         self._by_id: dict[int, Source] = {}
         self._alive: list[Any] = []
         self._read: dict[Source, Any] = {}
+        self._passed: dict[Source, Any] = {}
         self._guarded: set[tuple[int, Source, Any]] = set()
         self._symbolic_dims = symbolic_dims
         #: Whether the trace asked a weak reference for its object, or a tensor for its gradient.
@@ -130,8 +134,12 @@ class Provenance:
         self.stand_in: Callable[[Any], Any] | None = None
         #: Whether a number is computed from several sources.
         self.combines = False
-        self._number = number
-        self._symbols: dict[Source, Any] = {}
+        self._number, self._varies = number, varies
+        #: id of a tuple with symbols in it -> (that tuple, where the program's own one is, that one).
+        self._copies: dict[int, tuple[Any, Source, Any]] = {}
+        self._copied: dict[Source, tuple[Any, ...]] = {}
+        #: Source of a number that changes between calls -> what stands for it.
+        self.symbols: dict[Source, Any] = {}
 
     # -- registry --
 
@@ -162,8 +170,12 @@ class Provenance:
         return source
 
     def value_at(self, source: Source) -> Any:
-        """What was read at a source (None if nothing was)."""
-        return self._read.get(source)
+        """What was read at a source, or passed on the way to what was read (None if nothing was)."""
+        return self._read.get(source, self._passed.get(source))
+
+    def passes(self, value: Any, source: Source) -> None:
+        """A container that the program itself does not get to see; what is in it is read, and guarded."""
+        self._passed[source] = value
 
     def objects_of(self, kind: type) -> list[tuple[Source, Any]]:
         """(source, object) of every object of exactly this type that was read."""
@@ -188,7 +200,7 @@ class Provenance:
 
     def _read_object(self, value: Any, source: Source) -> Any:
         known = self._read.get(source, self)
-        if known is value and source not in self._symbols:
+        if known is value and source not in self.symbols:
             return value
         self._read[source] = value
         if is_constant(value):
@@ -227,18 +239,53 @@ class Provenance:
 
     def read_varying(self, value: Any, source: Source, always: bool = False) -> Any:
         """`read` for a value that the program gets to see only through what this returns: a number that changes
-        between calls (always: any number that can be one) is then a symbol instead of being guarded by value."""
+        between calls (always: any number that can be one) is then a symbol instead of being guarded by value.
+        So are those in a tuple of constants."""
+        if type(value) is tuple and is_constant(value) and self._holds_varying(value, source):
+            return self._copy_of(value, source)
         if type(value) is not int and type(value) is not float:
             return self.read(value, source)
         self._read[source] = value
-        if source in self._symbols:
-            return self._symbols[source]
+        if source in self.symbols:
+            return self.symbols[source]
         symbol = self._number(value, source, always)
         if symbol is value:  # a guard by value was made, or is made now
             self.guard(GuardKind.EQ, source, value)
         else:
-            self._symbols[source] = symbol
+            self.symbols[source] = symbol
         return symbol
+
+    def _holds_varying(self, value: tuple[Any, ...], source: Source) -> bool:
+        """Whether a number in a tuple of constants varies."""
+        found = False
+        for i, part in enumerate(value[:_MOST_PARTS]):
+            if type(part) in (int, float, tuple):
+                inside = self.sources.make(source, "item", i)
+                varies = self._holds_varying if type(part) is tuple else self._varies
+                found |= varies(part, inside)
+        return found
+
+    def _copy_of(self, value: tuple[Any, ...], source: Source) -> tuple[Any, ...]:
+        """A tuple with symbols in place of the numbers that vary."""
+        copy = self._copied.get(source)
+        if copy is None:
+            self.guard(GuardKind.TYPE, source, tuple)
+            self.guard(GuardKind.LEN, source, len(value))
+            make = self.sources.make
+            copy = tuple([self.read_varying(part, make(source, "item", i)) for i, part in enumerate(value)])
+            self._copied[source] = self._read[source] = copy
+            self._copies[id(copy)] = copy, source, value
+        return copy
+
+    def origin_of(self, obj: Any) -> Source | None:
+        """Where a value can be fetched: `source_of`, or the tuple that one with symbols stands for."""
+        known = self._copies.get(id(obj))
+        return self.source_of(obj) if known is None else known[1]
+
+    def original(self, obj: Any) -> Any:
+        """The program's own tuple for one with symbols in it; anything else as it is."""
+        known = self._copies.get(id(obj))
+        return obj if known is None else known[2]
 
     def _read_tensor(self, value: torch.Tensor, source: Source) -> None:
         if type(value) not in TENSOR_TYPES:
@@ -265,6 +312,8 @@ class Provenance:
         return self.read_varying(value, source) if varies else self.read(value, source)
 
 
+#: Tuples are looked at for numbers that vary so far.
+_MOST_PARTS = 64
 #: Subscripts that run no code of the program and make no missing entry.
 _PLAIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict)
 _PLAIN_SUBSCRIPTS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)

@@ -43,6 +43,7 @@ from tracer_core.remake import (
     type_variable,
 )  # fmt: skip
 from tracer_core.segments.breaks import Restart
+from tracer_core.source import is_plain_name
 
 
 class Rebuilder(ContainerRebuilder):
@@ -286,7 +287,7 @@ class Rebuilder(ContainerRebuilder):
 
     def _type_parameter(self, obj: Any) -> str:
         """A TypeVar, ParamSpec or TypeVarTuple of 3.12 on, which are written in C."""
-        if obj.__module__ == "typing":  # made by brackets
+        if obj.__module__ == "typing" and is_plain_name(obj.__name__):  # made by brackets
             stars = _STARS[type(obj)]
             return self._new(obj, f"{self._constant(type_parameter)}({stars!r}, {obj.__name__!r})")
         parts, options = (), {}

@@ -7,8 +7,10 @@ and the reason is recorded (with TRACER_STRICT=1 it is raised).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
+import sys
 import threading
 import types
 import warnings
@@ -21,8 +23,9 @@ import torch
 
 from tracer_core import events, settings, torch_private
 from tracer_core.collector import give_back_free_memory
-from tracer_core.errors import GraphBreakError, RecompileLimitWarning, TracerError
+from tracer_core.errors import GraphBreakError, RecompileLimitError, RecompileLimitWarning, TracerError
 from tracer_core.fallbacks import graph_raised
+from tracer_core.guards.failure import Failed
 from tracer_core.interpreter.frame import Frame, Unread
 from tracer_core.interpreter.real import RealMachine
 from tracer_core.interpreter.tracebacks import without_own
@@ -30,10 +33,10 @@ from tracer_core.interpreter.tracer import Tracer
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig, env
 from tracer_core.recorder.data_sizes import DATA_SIZES, SizeDiffers
-from tracer_core.segments.breaks import RunNatively
-from tracer_core.segments.capture import Abandoned, UserError, capture
+from tracer_core.segments.breaks import BREAKS, RunNatively
+from tracer_core.segments.capture import Abandoned, Answers, UserError, capture
 from tracer_core.segments.captured import BreakRecord, Captured
-from tracer_core.segments.segment import MISS, flatten, frames_of
+from tracer_core.segments.segment import MISS, FrameLayout, flatten, frames_of
 from tracer_core.segments.transition import GRAPH_RAISED, Exit, NotRaised, Suspended
 from tracer_core.segments.variants import MOST_VARIANTS, Segment
 from tracer_core.stages import recording
@@ -79,7 +82,11 @@ class CompiledFunction:
         self.abandoned: list[str] = []
         self.skipped: str | None = None
         self._natives: frozenset[types.CodeType] = frozenset()
+        self._answers = Answers()
         self._told = False
+        #: Whether a `RecompileLimitWarning` was given: one says it, however many objects and values reach the
+        #: limit.
+        self._warned = False
         self._starts: dict[Any, Segment] = {}
         #: Those of `_starts` without keyword arguments, by the number of arguments.
         self._positional: dict[int, Segment] = {}
@@ -109,7 +116,9 @@ class CompiledFunction:
         self.records.clear()
         self._drop_variants()
         self._natives = frozenset()
+        self._answers = Answers()
         self.skipped = None
+        self._warned = False
 
     def _drop_variants(self) -> None:
         for table in (self._starts, self._positional, self._segments):
@@ -160,8 +169,13 @@ class CompiledFunction:
             attempt = None if captured_meanwhile else self._capture_start(segment, args, kwargs, state)
         if captured_meanwhile:
             return self(*args, **kwargs)
-        result = MISS if attempt is None else self._first_run(segment, attempt, state)
+        result = MISS
+        if attempt is not None:
+            again = functools.partial(self._capture_start, segment, args, kwargs, state)
+            result = self._first_run(segment, attempt, state, again)
         if result is MISS:
+            if segment.is_closed(state):
+                segment.serve(state, _called_with(self.function, key))
             return self._natively(segment, lambda: self.function(*args, **kwargs))
         return self._drive(result, args, kwargs) if type(result) is Suspended else result
 
@@ -169,7 +183,12 @@ class CompiledFunction:
         self, error: Exception, exit: Exit | None, state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Runs the program, from the exit (None: from the start), in place of a graph that raised. Where that does
-        not raise, the program has caught the error, or the backend is at fault: it is said."""
+        not raise, the program has caught the error, or the backend is at fault: it is said, and raised if the whole
+        program was to be one graph."""
+        if isinstance(error, SizeDiffers) and self.config.fullgraph:
+            reason = f"a size that depends on data is not what the graph was captured for: {error}"
+            hint = BREAKS["data_dependent_shape"].hint
+            raise GraphBreakError("data_dependent_shape", reason, _name(self.function), hint) from error
         if exit is None:
             result = self.function(*args, **kwargs)
         else:
@@ -177,7 +196,9 @@ class CompiledFunction:
         if isinstance(error, SizeDiffers):
             self._note_other_size(exit, args, kwargs)
             return result
-        graph_raised(_name(self.function), self.config.backend.name, error)
+        said = graph_raised(_name(self.function), self.config.backend.name, error)
+        if self.config.fullgraph:
+            raise TracerError(f"fullgraph=True, but {said}") from error
         return result
 
     def _note_other_size(self, exit: Exit | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -207,17 +228,29 @@ class CompiledFunction:
 
         return self._capture(segment, start, state)
 
-    def _first_run(self, segment: Segment, attempt: Callable[[Any], Any], state: Any) -> Any:
-        """A fresh variant must accept the call that it was captured from; one that does not is dropped."""
+    def _first_run(
+        self, segment: Segment, attempt: Callable[[Any], Any], state: Any, again: Callable[[], Callable[[Any], Any] | None]
+    ) -> Any:
+        """Runs a fresh variant, which must accept the call that it was captured from. One that does not is captured again,
+        once: compiling it may have imported modules that changed what its guards saw (pytree's registry of containers)."""
         result = attempt(state)
+        if result is not MISS:
+            return result
+        segment.remove(attempt)
+        with _LOCK:
+            second = again()
+        if second is None:
+            return MISS
+        result = second(state)
         if result is MISS:
             record = self.records[-1]
-            segment.remove(attempt)
+            segment.remove(second)
             self._give_up(segment, f"{record.name} does not accept its own call: {record.check_first(state)}")
         return result
 
     def _natively(self, segment: Segment, run: Callable[[], Any]) -> Any:
-        """Runs the program itself. Where it succeeds although its trace raised, the tracer is at fault."""
+        """Runs the program itself. Where it succeeds although its trace raised, the tracer is at fault, and `_give_up`
+        raises for ``fullgraph=True``."""
         raised, segment.raised = segment.raised, None
         result = run()
         if raised is not None:
@@ -274,32 +307,45 @@ class CompiledFunction:
                 segment = exit.segment = exit.segment or self._segments.get(layouts)
                 if segment is None:
                     if len(self._segments) >= _MAX_SEGMENTS:
-                        self.skipped = f"more than {_MAX_SEGMENTS} segments"
+                        self._skip(f"more than {_MAX_SEGMENTS} places where it breaks")
                         return finish()
                     segment = exit.segment = self._segments[layouts] = Segment(layouts)
+                again = functools.partial(
+                    self._capture, segment, lambda tracer: tracer.start_inside(layouts, state), state
+                )
                 if segment.version == version:
-                    captured = self._capture(
-                        segment, lambda tracer: tracer.start_inside(layouts, state), state
-                    )
+                    captured = again()
                     break
                 version = segment.version
             result = segment.run(state)
             if result is not MISS:
                 return result
-        result = MISS if captured is None else self._first_run(segment, captured, state)
+        result = MISS if captured is None else self._first_run(segment, captured, state, again)
         if result is MISS and segment.is_closed(state):
-            self._call_natively_from_now_on(layouts, call)
+            self._call_natively_from_now_on(segment, call)
         return self._natively(segment, finish) if result is MISS else result
 
-    def _call_natively_from_now_on(self, layouts: Any, call: tuple[tuple[Any, ...], dict[str, Any]]) -> None:
+    def _call_natively_from_now_on(
+        self, segment: Segment, call: tuple[tuple[Any, ...], dict[str, Any]]
+    ) -> None:
         """No more is captured at a place inside a function: later calls enter that function as plain Python."""
         args, kwargs = call
+        key, layouts = (len(args), *kwargs), segment.key
         with _LOCK:
             if len(layouts) > 1:
                 self._natives |= {layouts[-1].code}
                 self._drop_variants()
-            elif (start := self._starts.get((len(args), *kwargs))) is not None:
-                start.retire((*args, *kwargs.values()))
+            elif (start := self._starts.get(key)) is not None:
+                state = (*args, *kwargs.values())
+                start.retire(state, segment.limit_hit)
+                start.serve(state, _called_with(self.function, key))
+
+    def _skip(self, reason: str) -> None:
+        """The whole function runs natively from now on."""
+        logger().warning("%s runs natively: %s", _name(self.function), reason)
+        self._drop_variants()
+        self.abandoned.append(reason)
+        self.skipped = reason
 
     def _under_modes(self, layouts: Any, state: tuple[Any, ...], call: Any) -> Any:
         """The program is inside a mode of torch that sees every operator: it runs for real until it leaves it."""
@@ -321,7 +367,7 @@ class CompiledFunction:
     def _not_raised(self, error: NotRaised) -> Any:
         """Running the program did not raise what tracing it raised: the tracer is at fault."""
         reason = f"{_name(self.function)}: {error}"
-        if env().strict:
+        if self._must_compile():
             raise TracerError(reason) from error
         logger().warning("%s; it runs natively from now on", reason)
         self.forget()
@@ -339,10 +385,12 @@ class CompiledFunction:
         previous, _tracing = _tracing, threading.get_ident()
         try:
             with recording(self), torch_private.unshielded():
-                record = capture(start, state, self.config, segment.seen, name, self._natives)
+                record = capture(start, state, self.config, segment.seen, name, self._natives, self._answers)
             give_back_free_memory()
         except UserError as error:
             if isinstance(error.__cause__, RunNatively):
+                if self.config.fullgraph:
+                    raise self._not_captured(str(error.__cause__)) from error.__cause__
                 if error.__cause__.always:
                     self.skipped = str(error.__cause__)
                     logger().warning("%s runs natively: %s", _name(self.function), self.skipped)
@@ -357,6 +405,8 @@ class CompiledFunction:
         except Exception as error:
             if env().strict:
                 raise
+            if self.config.fullgraph:
+                raise self._not_captured(f"internal error: {error!r}") from error
             logger().warning(
                 "internal error while tracing %s: %r", _name(self.function), error, exc_info=True
             )
@@ -371,11 +421,19 @@ class CompiledFunction:
         return record.attempt
 
     def _give_up(self, segment: Segment, reason: str, cause: BaseException | None = None) -> None:
-        if env().strict:
-            raise TracerError(f"{_name(self.function)} cannot be captured: {reason}") from cause
+        if self._must_compile():
+            raise self._not_captured(reason) from cause
         segment.limit_hit = True
         self.abandoned.append(reason)
         logger().warning("%s runs natively: %s", _name(self.function), reason)
+
+    def _must_compile(self) -> bool:
+        """Whether running natively is an error."""
+        return self.config.fullgraph or env().strict
+
+    def _not_captured(self, reason: str) -> TracerError:
+        asked = "fullgraph=True, but " if self.config.fullgraph else ""
+        return TracerError(f"{asked}{_name(self.function)} cannot be captured: {reason}")
 
     def _may_recompile(self, segment: Segment, state: Any) -> bool:
         """Whether one more variant is captured; tells why the present ones do not fit. The limit counts the
@@ -383,23 +441,46 @@ class CompiledFunction:
         newest = segment.newest(state)
         if newest is None:
             return True
-        reason = "a guard failed"  # of a variant that was loaded: only its text is known
-        for record in reversed(self.records):
-            if record.attempt is newest:
-                reason = record.check_first(state) or reason
-                break
         count, total = segment.count(state), len(segment.variants)
         if count < self.config.recompile_limit and total < MOST_VARIANTS:
+            failed = self._failed(newest, state)
+            reason = "a guard failed" if failed is None else failed.text
             events.recompile(function=_name(self.function), reason=reason, count=total)
             return True
-        segment.close(state)
-        warnings.warn(
-            f"{_name(self.function)} was compiled {max(count, 1)} times and now runs natively where it does not fit; "
-            f"the guard that failed last: {reason}. Make that value a tensor, or mark_dynamic the size that changes.",
-            RecompileLimitWarning,
-            stacklevel=4,
-        )
+        if self.config.fullgraph:
+            raise RecompileLimitError(**self._at_the_limit(segment, newest, state, max(count, 1)))
+        segment.close(state, self.config.recompile_limit)
+        if not self._warned:
+            self._warned = True
+            told = RecompileLimitWarning(**self._at_the_limit(segment, newest, state, max(count, 1)))
+            warnings.warn(told, stacklevel=_levels_to_the_user())
         return False
+
+    def _failed(self, attempt: Any, state: Any) -> Failed | None:
+        """The guard of a variant that a state does not meet; None where it was loaded, or meets all."""
+        for record in reversed(self.records):
+            if record.attempt is attempt:
+                return record.check_first.failed(state)
+        return None
+
+    def _at_the_limit(self, segment: Segment, newest: Any, state: Any, count: int) -> dict[str, Any]:
+        """What a `RecompileLimitWarning` says: the value that kept changing, and the values that it had."""
+        layouts = segment.key if segment.key and isinstance(segment.key[0], FrameLayout) else ()
+        function = _name(self.function)
+        if layouts:
+            inner = layouts[-1].code.co_qualname
+            function = inner if inner == function else f"{inner} (called by {function})"
+        last = self._failed(newest, state)
+        if last is None:
+            return {"function": function, "count": count, "reason": "a guard failed"}
+        known, values = segment.known(state), []
+        for record in self.records:
+            failed = record.check_first.failed(state) if record.attempt in known else None
+            if failed is not None and failed.source == last.source and failed.seen not in values:
+                values.append(failed.seen)
+        values.append(last.now)
+        return {"function": function, "count": count, "reason": last.text, "source": last.source,
+                "values": tuple(values), "hint": last.hint}  # fmt: skip
 
     def _note(self, record: Captured) -> None:
         self.records.append(record)
@@ -426,6 +507,23 @@ def _can_trace() -> bool:
         and torch._C._len_torch_dispatch_stack() == 0
         and _tracing != threading.get_ident()
     )
+
+
+def _called_with(function: Callable[..., Any], key: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """A call of the function with a start segment's state. key: the number of arguments and the keywords."""
+    n_args, *names = key
+    if not names:
+        return lambda state: function(*state)
+    return lambda state: function(*state[:n_args], **dict(zip(names, state[n_args:], strict=True)))
+
+
+def _levels_to_the_user() -> int:
+    """The stacklevel of a warning of our caller's: the line that called the compiled function."""
+    own, level = os.path.dirname(__file__) + os.sep, 1
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(own):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _name(function: Any) -> str:

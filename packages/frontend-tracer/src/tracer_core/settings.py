@@ -7,6 +7,7 @@ argument and is found under its own name in this module or in torch, so that ano
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import traceback
 from collections.abc import Callable, Iterable
@@ -14,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from tracer_core.torch_private.names import names
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,21 +27,20 @@ class Setting:
     set: Callable[[Any], Any]
 
 
-SETTINGS: dict[str, Setting] = {
-    "grad": Setting(torch.is_grad_enabled, torch._C._set_grad_enabled),
-    "default_dtype": Setting(torch.get_default_dtype, torch.set_default_dtype),
-}
+SETTINGS: dict[str, Setting] = {}
 #: C function that writes settings -> their names (of autocast's: without the device).
-SETTERS: dict[Any, tuple[str, ...]] = {
-    torch._C._set_grad_enabled: ("grad",),
-    torch._C._set_default_dtype: ("default_dtype",),
-}
+SETTERS: dict[Any, tuple[str, ...]] = {}
 
 
-def _add(name: str, get: Any, set_: Any, setter: Any = None) -> None:
-    if get is not None and set_ is not None:
-        SETTINGS[name] = Setting(get, set_)
-        SETTERS[setter or set_] = (name,)
+def _add(name: str, get: Any, set_: Any, setter: str = "", needs: str = "") -> None:
+    """get, set_: functions, or their names in torch. setter: the name of what programs call, if that is another function.
+    needs: names that functions of ours use. A setting that this torch lacks a part of is none: programs that ask for it or
+    set it break the graph."""
+    getters, setters = (names(one) if isinstance(one, str) else (one,) for one in (get, set_))
+    called = names(setter) if setter else setters
+    if getters and setters and called and len(names(needs)) == len(needs.split()):
+        SETTINGS[name] = Setting(*getters, *setters)
+        SETTERS.update(dict.fromkeys(called, (name,)))
 
 
 def deterministic() -> tuple[bool, bool]:
@@ -79,11 +81,15 @@ def _set_matmul_precision(value: str | tuple[str, ...]) -> None:
 #: Backends whose products have a precision of their own.
 _PRODUCTS = ("cuda", "mkldnn")
 
-_add("anomaly", anomaly, _set_anomaly, torch.set_anomaly_enabled)
-_add("matmul_precision", matmul_precision, _set_matmul_precision, torch._C._set_float32_matmul_precision)
-_add("deterministic", deterministic, _set_deterministic, torch.use_deterministic_algorithms)
+_add("grad", "is_grad_enabled", "_C._set_grad_enabled")
+_add("default_dtype", "get_default_dtype", "set_default_dtype", "_C._set_default_dtype")
+_add("anomaly", anomaly, _set_anomaly, "set_anomaly_enabled", "is_anomaly_enabled is_anomaly_check_nan_enabled")
+_add("matmul_precision", matmul_precision, _set_matmul_precision, "_C._set_float32_matmul_precision",
+     "_C._get_float32_matmul_precision _C._get_fp32_precision_getter _C._set_fp32_precision_setter")  # fmt: skip
+_add("deterministic", deterministic, _set_deterministic, "use_deterministic_algorithms",
+     "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled")  # fmt: skip
+_add("autocast_cache", "is_autocast_cache_enabled", "set_autocast_cache_enabled")
 for _name, _get, _set in (
-    ("autocast_cache", "is_autocast_cache_enabled", "set_autocast_cache_enabled"),
     ("flash_sdp", "_get_flash_sdp_enabled", "_set_sdp_use_flash"),
     ("mem_efficient_sdp", "_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
     ("math_sdp", "_get_math_sdp_enabled", "_set_sdp_use_math"),
@@ -95,8 +101,33 @@ for _name, _get, _set in (
     ("cudnn_benchmark", "_get_cudnn_benchmark", "_set_cudnn_benchmark"),
     ("cudnn_deterministic", "_get_cudnn_deterministic", "_set_cudnn_deterministic"),
 ):
-    _home = torch if hasattr(torch, _get) else torch._C
-    _add(_name, getattr(_home, _get, None), getattr(_home, _set, None))
+    _add(_name, f"_C.{_get}", f"_C.{_set}")
+
+#: Context variables of torch's that are settings -> their names.
+VARIABLES: dict[contextvars.ContextVar[Any], str] = {}
+
+
+def _add_variable(name: str, variable: contextvars.ContextVar[Any]) -> None:
+    def value() -> Any:
+        return variable.get()
+
+    value.__name__ = value.__qualname__ = name
+    globals()[name] = value
+    SETTINGS[name] = Setting(value, variable.set)
+    VARIABLES[variable] = name
+
+
+for _variable in names("nn.attention._sdpa_kernel_uses_priority", in_every_build=False):  # torch 2.14 has none
+    _add_variable("sdpa_uses_priority", _variable)
+
+
+def entered(name: str, before: Any) -> contextvars.Token[Any]:
+    """A token that resets a variable to what it was `before`; its value now stays."""
+    (variable,) = (one for one, known in VARIABLES.items() if known == name)
+    now = variable.get()
+    variable.set(before)
+    return variable.set(now)
+
 
 #: Devices whose autocast settings are known.
 AUTOCAST_DEVICES = tuple(d for d in ("cpu", "cuda", "xpu", "mps") if torch.amp.is_autocast_available(d))

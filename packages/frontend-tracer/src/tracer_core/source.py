@@ -7,6 +7,8 @@ sources are the same object, so they are compared by identity.
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +23,7 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     # Of a container whose class has its own subscript: read below it, by dict, list or tuple itself.
     "own_key": (lambda b, k: f"dict.get({b}, {k!r}, MISS)", lambda b, k: f"{b}[{k!r}]"),
     "own_item": (lambda b, k: f"{k[0]}.__getitem__({b}, {k[1]})", lambda b, k: f"{b}[{k[1]}]"),
-    "slot": (lambda b, k: f"{b}.{k}", lambda b, k: f"{b}.{k}"),
+    "slot": (lambda b, k: attribute_text(b, k), lambda b, k: f"{b}.{k}"),
     # ``.grad`` of a tensor, which is another object on every call.
     # The number in a tensor with one element.
     "number": (lambda b, k: f"{b}.item()", lambda b, k: f"{b}.item()"),
@@ -46,13 +48,26 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
 }
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a name can stand in the text of a program as it is. (Python folds other letters than ASCII's.)"""
+    return name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
+
+
+def attribute_text(base: str, name: str) -> str:
+    """The text that reads an attribute, which may have any name."""
+    return f"{base}.{name}" if is_plain_name(name) else f"getattr({base}, {name!r})"
+
+
 def computed(base: str, key: Any, named: bool = False, fetch: Callable[[Any], str] | None = None) -> str:
     """The text of a `computed` step. named: for people. fetch: text of another source (default: its path)."""
     template, others = key if isinstance(key, tuple) else (key, ())
-    text: str = template.replace("{b}", base)
+    parts = {"b": base}
     for i, other in enumerate(others, 1):
-        text = text.replace(f"{{{i}}}", fetch(other) if fetch else other.name if named else other.expression)
-    return text
+        parts[str(i)] = fetch(other) if fetch else other.name if named else other.expression
+    return _PLACE.sub(lambda found: parts[found[1]], template)  # in one go: a key of the program may look like a place
+
+
+_PLACE = re.compile(r"\{(b|\d+)\}")
 
 
 #: Types whose subclasses hold a value that never changes -> the method that gives it, whatever a subclass defines.

@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from tracer_core.logs import enabled, logger
+from tracer_core.logs import enabled, logger, note
 from tracer_core.options import env
 
 
@@ -96,7 +96,7 @@ def _finish(done: OpenStage, seconds: float, suffix: str) -> None:
     if records is not None:
         records.append(record)
     if enabled("stages"):
-        logger("stages").info("%s %s: %.3f s", done.graph or "-", done.name, seconds)
+        note("stages", "%s %s: %.3f s", done.graph or "-", done.name, seconds)
     for observer in tuple(_observers):
         observer(record)
 
@@ -202,10 +202,20 @@ class DebugFolder:
 DEBUG_FOLDER = DebugFolder()
 
 
+#: Roots of debug folders that could not be written to.
+_unusable: set[str] = set()
+
+
 def debug_folder(graph: str) -> Path | None:
-    """Where the stages of `graph` are written, or None if TRACER_DEBUG is not set."""
+    """Where the stages of `graph` are written, or None if TRACER_DEBUG is not set or its folder cannot be made."""
     root = env().debug
-    return None if root is None else DEBUG_FOLDER.folder(root, graph)
+    if root is None or root in _unusable:
+        return None
+    try:
+        return DEBUG_FOLDER.folder(root, graph)
+    except OSError as error:
+        _give_up(root, error)
+        return None
 
 
 def _write(done: OpenStage, suffix: str) -> str | None:
@@ -213,5 +223,17 @@ def _write(done: OpenStage, suffix: str) -> str | None:
     if folder is None:
         return None
     path = DEBUG_FOLDER.next_file(folder, done.name, suffix)
-    path.write_text(done.text, encoding="utf-8")
+    try:
+        # A file of the program may have a name that is no text.
+        path.write_text(done.text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        _give_up(str(env().debug), error)
+        return None
     return str(path)
+
+
+def _give_up(root: str, error: OSError) -> None:
+    """What is compiled does not depend on its dump: nothing more is written, which is said once."""
+    _unusable.add(root)
+    logger().warning("TRACER_DEBUG: %s cannot be written to (%s): stages are not written to files from now on; "
+                     "tracer_core.last_compile(f) has their texts", root, error.strerror or error)  # fmt: skip

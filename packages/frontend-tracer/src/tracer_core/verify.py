@@ -16,11 +16,12 @@ from tracer_core.aten.corrections import CORRECTIONS
 from tracer_core.aten.outputs import same_sizes
 from tracer_core.aten.record import SAME_VALUE
 from tracer_core.errors import VerifyError
+from tracer_core.torch_private.names import names, operators
 
 if TYPE_CHECKING:
     from tracer_core.aten.request import Lowered
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: What beside ATen operators may be called: items of results, and arithmetic on sizes.
 SIZE_FUNCTIONS = frozenset(
@@ -40,12 +41,8 @@ SIZE_FUNCTIONS = frozenset(
         operator.ge,
         operator.eq,
         operator.ne,
-        torch.sym_max,
-        torch.sym_min,
-        torch.sym_float,
-        torch.sym_int,
+        *names("sym_max sym_min sym_float sym_int ops.aten.sym_size.int"),
         torch_private.sym_sqrt,
-        aten.sym_size.int,
     }
 )
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-aten = torch.ops.aten
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
 
 #: operator -> (argument that is the probability of dropout, places of seed and offset in the result)
 SEEDS: dict[Any, tuple[int, tuple[int, int]]] = {

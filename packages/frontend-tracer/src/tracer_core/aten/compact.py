@@ -19,8 +19,9 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.plugin_api import OFFSETS_IN_WINDOWS
+from tracer_core.torch_private.names import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 Node = torch.fx.Node
 
 #: Operators whose results are zeros and ones, in the dtype of their argument: dropout's masks.

@@ -17,8 +17,9 @@ from tracer_core import torch_private
 from tracer_core.aten.attention_seeds import SEEDS, drops_out
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.sizes import free_symbols
+from tracer_core.torch_private.names import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 _LOW = (torch.bfloat16, torch.float16)
 

@@ -19,8 +19,9 @@ from tracer_core import settings
 from tracer_core.aten.joint import Joint
 from tracer_core.aten.outputs import FromGraph
 from tracer_core.captured import CapturedGraph
+from tracer_core.torch_private.names import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: Operators that take an input they do not read: positions of running statistics, and of ``training``.
 UNREAD = {aten._native_batch_norm_legit_functional.default: ((3, 4), 5)}

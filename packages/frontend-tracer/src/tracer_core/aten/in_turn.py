@@ -21,14 +21,13 @@ from torch.utils import _pytree as pytree
 from tracer_core.aten import places
 from tracer_core.aten.capture_values import RESHAPE_IN_PLACE
 from tracer_core.aten.errors import LoweringUnsupported
-
-aten = torch.ops.aten
+from tracer_core.torch_private.names import classes, names
 
 #: Running statistics among the arguments of norms: their positions and names.
 _STATISTICS: dict[Any, tuple[int, int]] = {
-    **dict.fromkeys((torch.nn.functional.batch_norm, torch.nn.functional.instance_norm), (1, 2)),
-    **dict.fromkeys((torch.batch_norm, torch.instance_norm, torch.native_batch_norm), (3, 4)),
-    **dict.fromkeys((aten.batch_norm.default, aten.instance_norm.default, aten.native_batch_norm.default), (3, 4)),
+    **dict.fromkeys(names("batch_norm instance_norm", of="nn.functional"), (1, 2)),
+    **dict.fromkeys(names("batch_norm instance_norm native_batch_norm"), (3, 4)),
+    **dict.fromkeys(names("batch_norm.default instance_norm.default native_batch_norm.default", of="ops.aten"), (3, 4)),
 }  # fmt: skip
 _RUNNING = ("running_mean", "running_var")
 
@@ -42,7 +41,7 @@ _ALSO_POINTWISE = frozenset({"copy", "masked_fill", "where", "copysign", "setite
 #: These change what a tensor is called and how it is laid out, not what its memory holds.
 _WITHOUT_A_WRITE = RESHAPE_IN_PLACE | {"requires_grad_", "detach_", "share_memory_"}
 #: Types of functions that are one operator.
-_SINGLE = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, torch._ops.OpOverload)
+_SINGLE = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, *classes("_ops.OpOverload"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +171,7 @@ def _is_pointwise(function: Any, name: str) -> bool:
     if name in _AUGMENTED or name.startswith("_foreach_"):
         return True
     name = name.rstrip("_")
-    packet = getattr(aten, name, None)
+    packet = getattr(torch.ops.aten, name, None)
     overloads = [getattr(packet, one) for one in packet.overloads()] if packet is not None else []
     return name in _ALSO_POINTWISE or any(torch.Tag.pointwise in one.tags for one in overloads)
 

@@ -22,39 +22,31 @@ from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.record import AtenRecorder
 from tracer_core.aten.sizes import as_plain, hint_of, size_origins
 from tracer_core.contiguous import has_gaps
+from tracer_core.torch_private.names import names, operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: Calls of the captured graph that only switch the grad mode: a graph lowered for inference runs without
 #: grad, so they have no effect on its values.
-INFERENCE_MODE_CALLS = frozenset(
-    {torch.autograd.grad_mode._enter_inference_mode, torch.autograd.grad_mode._exit_inference_mode}
-)
-GRAD_MODE_CALLS = frozenset({torch._C._set_grad_enabled, torch.set_grad_enabled}) | INFERENCE_MODE_CALLS
+INFERENCE_MODE_CALLS = frozenset(names("_enter_inference_mode _exit_inference_mode", of="autograd.grad_mode"))
+SET_GRAD_CALLS = frozenset(names("_C._set_grad_enabled set_grad_enabled"))
+GRAD_MODE_CALLS = SET_GRAD_CALLS | INFERENCE_MODE_CALLS
 
 #: Functions whose C++ kernel writes running statistics without saying so in its schema; torch's Python
 #: kernel for them is honest. It is not used for anything else: it would also replace dropout's stream of
 #: random numbers, unroll LSTMs and expand upsampling.
-PYTHON_KERNELS = frozenset(
-    {
-        torch.nn.functional.batch_norm,
-        torch.batch_norm,
-        torch.native_batch_norm,
-        aten.batch_norm.default,
-        aten.native_batch_norm.default,
-        torch.nn.functional.instance_norm,
-        torch.instance_norm,
-        aten.instance_norm.default,
-    }
-)
+PYTHON_KERNELS = frozenset({
+    *names("nn.functional.batch_norm batch_norm native_batch_norm nn.functional.instance_norm instance_norm"),
+    *names("batch_norm.default native_batch_norm.default instance_norm.default", of="ops.aten"),
+})
 #: Captured calls that draw in the order of a contiguous tensor.
-OUT_OF_PLACE_BERNOULLI = frozenset({torch.bernoulli, torch.Tensor.bernoulli, "bernoulli", aten.bernoulli.p})
+OUT_OF_PLACE_BERNOULLI = frozenset({*names("bernoulli Tensor.bernoulli ops.aten.bernoulli.p"), "bernoulli"})
 
 #: Captured calls whose kernel draws in another order where the tensor written to has gaps.
-IN_PLACE_NORMAL = frozenset({torch.Tensor.normal_, "normal_", aten.normal_.default})
+IN_PLACE_NORMAL = frozenset({*names("Tensor.normal_ ops.aten.normal_.default"), "normal_"})
 
 #: Operators that are layers: under autocast the products inside them are cast, of which their node says nothing.
-LAYERS = frozenset({torch._native_multi_head_attention, torch._transformer_encoder_layer_fwd})
+LAYERS = frozenset(names("_native_multi_head_attention _transformer_encoder_layer_fwd"))
 
 #: Names of functions whose C++ kernels cannot take symbolic sizes: with those the Python ones are used.
 SYMBOLIC_KERNELS = frozenset(
@@ -164,7 +156,7 @@ class Interpretation:
                     raise LoweringUnsupported("inference_mode inside a graph that computes gradients")
                 args, kwargs = self._args(node)
                 if node.target in LAYERS and torch.is_autocast_enabled(args[0].device.type):
-                    raise LoweringUnsupported(f"{node.target.__name__} casts inside itself under autocast")
+                    raise LoweringUnsupported(f"{in_turn.name_of(node.target)} casts inside itself under autocast")
                 if in_turn.writes(node.target, kwargs):
                     return in_turn.call(node.target, self._function(node), args, kwargs, self._eager_args(node))
                 return self._function(node)(*args, **kwargs)

@@ -28,9 +28,10 @@ from tracer_core.aten.outputs import Layout, OutputPlan, restride
 from tracer_core.aten.record import memory_order
 from tracer_core.aten.request import Request
 from tracer_core.plugin_api import InputSpec
+from tracer_core.torch_private.names import names
 
 #: Operators that run autograd inside a graph: what they differentiated is gone afterwards, as in eager.
-GRADIENT_CALLS = frozenset({torch.autograd.grad, torch.autograd.backward})
+GRADIENT_CALLS = frozenset(names("autograd.grad autograd.backward"))
 
 
 #: How torch says that a graph was freed by its first backward.

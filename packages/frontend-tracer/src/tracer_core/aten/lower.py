@@ -35,8 +35,9 @@ from tracer_core.deferred import Deferred
 from tracer_core.errors import BackendError
 from tracer_core.options import env
 from tracer_core.plugin_api import Backend, InputSpec, Phase, Role
+from tracer_core.torch_private.names import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.torch_private.names import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 Node = torch.fx.Node
 
 

@@ -21,11 +21,12 @@ from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.record import AtenRecorder
 from tracer_core.aten.sizes import SizeOrigin, as_plain, hint_of, size_text
 from tracer_core.plugin_api import Runner
+from tracer_core.torch_private.names import operators
 
 if TYPE_CHECKING:
     import sympy
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +330,7 @@ def restride(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def output_requires_grad(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
-    """Whether a graph called with grad mode on may return something that requires grad: whether any of
+    """Whether a graph in which grad mode is on may return something that requires grad: whether any of
     its inputs or tensor attributes does."""
     attributes = [*gm.parameters(), *gm.buffers()]
     tensors = [value for value in (*inputs, *attributes) if isinstance(value, torch.Tensor)]

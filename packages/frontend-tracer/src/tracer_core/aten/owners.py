@@ -12,8 +12,9 @@ from typing import Any, TypeGuard
 import torch
 
 from tracer_core import torch_private
+from tracer_core.torch_private.names import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 Node = torch.fx.Node
 
 

@@ -33,8 +33,9 @@ from tracer_core.aten.minimum_cut import FlowGraph
 from tracer_core.aten.normalized import Formula, formulas
 from tracer_core.aten.owners import Owners, clone
 from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
+from tracer_core.torch_private.names import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 Node = torch.fx.Node
 
 #: Cheap to compute again, although not tagged as pointwise.
@@ -43,6 +44,18 @@ CHEAP = frozenset(
      aten.ones_like.default, aten.empty_like.default, aten.arange.default, aten.arange.start, aten.scalar_tensor.default,
      aten.arange.start_step, aten.clone.default, aten._to_copy.default, aten.where.self, aten.where.ScalarSelf,
      aten.expand.default, aten.new_zeros.default, aten.new_full.default, aten.native_dropout_backward.default}
+)  # fmt: skip
+
+#: Comparisons of computed tensors. Where one decides, both passes must compare the same bits: `x == x.amax()` holds nowhere in
+#: a row whose x is computed again with another rounding.
+DECISIONS = frozenset(
+    {aten.eq.Tensor, aten.ne.Tensor, aten.lt.Tensor, aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor}
+)
+
+#: Pointwise operators whose results are the same bits wherever a compiler computes them.
+EXACT = frozenset(
+    {aten.abs.default, aten.neg.default, aten.relu.default, aten.clamp.default, aten.clamp_min.default,
+     aten.clamp_max.default, aten.maximum.default, aten.minimum.default, *CHEAP}
 )  # fmt: skip
 
 #: Costly by operation rather than by byte: computed again last.
@@ -104,6 +117,7 @@ class Partitioner:
         self.tangents = [node for node in joint.tangents if node is not None]
         self.order = {node: index for index, node in enumerate(joint.graph.nodes)}
         self.owners = Owners(joint.graph.nodes)
+        self.decisive = self._decisive()
 
     # --- what the backward needs --------------------------------------------------------------------
 
@@ -218,6 +232,25 @@ class Partitioner:
         tags = getattr(node.target, "tags", ())
         return (torch.Tag.pointwise in tags or node.target in CHEAP) and not _random(node)
 
+    def _decisive(self) -> set[Node]:
+        """The rounded values that comparisons of either pass see: never computed again."""
+        compared = [
+            source for node in self.joint.graph.nodes if node.target in DECISIONS for source in node.all_input_nodes
+        ]
+        found: set[Node] = set()
+        seen: set[Node] = set()
+        while compared:
+            node = compared.pop()
+            value = node.meta.get("val")
+            if node in seen or node not in self.forward or not isinstance(value, torch.Tensor):
+                continue
+            seen.add(node)
+            if value.is_floating_point() and self.owners.of(node) is node and node.target not in EXACT:
+                found.add(node)
+            else:
+                compared += node.all_input_nodes
+        return found
+
     def _sources(self, node: Node) -> list[Node]:
         """What a node is computed from, if it is computed again."""
         formula = self.formulas.get(node)
@@ -226,7 +259,7 @@ class Partitioner:
     def _cut(self, needed: Sequence[Node], costly: frozenset[Node]) -> list[Node]:
         """The values to save, in order: a minimum cut between what is there and what is needed."""
         def again(node: Node) -> bool:
-            if node.op == "placeholder" or is_size(node):
+            if node.op == "placeholder" or is_size(node) or node in self.decisive:
                 return False
             if node in self.formulas:
                 return True
@@ -247,7 +280,8 @@ class Partitioner:
                 continue
             seen.add(node)
             value = node.meta["val"]
-            if self.owners.of(node) is not node or not isinstance(value, torch.Tensor):
+            savable = node.op == "placeholder" or self.owners.of(node) is node  # inputs may share memory
+            if not (savable and isinstance(value, torch.Tensor)):
                 graph.edge((node, "in"), (node, "out"))  # never saved: a view, or several values
             else:
                 # Among equal cuts the one nearest to the backward, which computes least again.

@@ -16,15 +16,16 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
+from tracer_core.torch_private.names import names, operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: Captured call -> where its offset stands among the arguments.
 _OFFSETS: dict[Any, int] = {
-    **dict.fromkeys((torch.as_strided, torch.Tensor.as_strided, "as_strided", aten.as_strided, aten.as_strided.default), 3),
-    **dict.fromkeys((torch.as_strided_copy, aten.as_strided_copy, aten.as_strided_copy.default), 3),
-    **dict.fromkeys((torch.as_strided_scatter, torch.Tensor.as_strided_scatter, "as_strided_scatter"), 4),
-    **dict.fromkeys((aten.as_strided_scatter, aten.as_strided_scatter.default), 4),
+    **dict.fromkeys(("as_strided", *names("as_strided Tensor.as_strided as_strided_copy")), 3),
+    **dict.fromkeys(names("as_strided as_strided.default as_strided_copy as_strided_copy.default", of="ops.aten"), 3),
+    **dict.fromkeys(("as_strided_scatter", *names("as_strided_scatter Tensor.as_strided_scatter")), 4),
+    **dict.fromkeys(names("as_strided_scatter as_strided_scatter.default", of="ops.aten"), 4),
 }  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def require_none(
 
 
 #: Captured calls that give windows: (tensor, dimension, size, step).
-_WINDOWS = frozenset({torch.Tensor.unfold, "unfold", aten.unfold, aten.unfold.default})
+_WINDOWS = frozenset({"unfold", *names("Tensor.unfold ops.aten.unfold ops.aten.unfold.default")})
 
 
 def require_whole_windows(

@@ -23,8 +23,9 @@ from tracer_core.aten.draws import Draws
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, hint_of, size_origins
 from tracer_core.deferred import add_node
+from tracer_core.torch_private.names import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: Its name is no Python: graphs have the operator that makes a new tensor and draws the same numbers.
 RANDOM_FROM = getattr(aten.random, "from")

@@ -20,6 +20,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.plugin_api import SizeSpec
+from tracer_core.torch_private.names import name, names
 
 if TYPE_CHECKING:
     import sympy
@@ -136,12 +137,12 @@ BUILDERS: dict[str, Callable[..., Any]] = {
     "Mod": _single(operator.mod),
     "PythonMod": _single(operator.mod),
     "ModularIndexing": _modular_indexing,
-    "Max": _fold(torch.sym_max),
-    "Min": _fold(torch.sym_min),
+    "Max": _fold(name("sym_max")),
+    "Min": _fold(name("sym_min")),
     "FloatTrueDiv": _single(operator.truediv),
     "IntTrueDiv": _single(operator.truediv),
-    "ToFloat": _single(torch.sym_float),
-    "TruncToInt": _single(torch.sym_int),
+    "ToFloat": _single(name("sym_float")),
+    "TruncToInt": _single(name("sym_int")),
     "OpaqueUnaryFn_sqrt": _single(torch_private.sym_sqrt),
     "StrictLessThan": _single(operator.lt),
     "StrictGreaterThan": _single(operator.gt),
@@ -243,6 +244,6 @@ TEXTS: dict[Callable[..., Any], str] = {
     operator.neg: "(-{})",
     operator.floordiv: "({} // {})",
     operator.mod: "({} % {})",
-    torch.sym_max: "max({}, {})",
-    torch.sym_min: "min({}, {})",
+    **dict.fromkeys(names("sym_max"), "max({}, {})"),
+    **dict.fromkeys(names("sym_min"), "min({}, {})"),
 }

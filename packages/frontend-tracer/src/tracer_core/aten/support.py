@@ -29,6 +29,7 @@ from tracer_core.aten.request import Lowered, Request, output_specs
 from tracer_core.aten.sizes import free_symbols, size_origins
 from tracer_core.plugin_api import Backend, InputSpec, Role, Runner, resolve
 from tracer_core.result_check import checked
+from tracer_core.torch_private.names import names
 
 aten = torch.ops.aten
 
@@ -124,7 +125,7 @@ def is_core(target: Any) -> bool:
 
 
 #: What torch's core decompositions end in without calling it core.
-CORE_ENDS = frozenset({aten.empty_permuted.default, aten.copy_.default})
+CORE_ENDS = frozenset(names("empty_permuted.default copy_.default", of="ops.aten"))
 
 
 def operators(graph: torch.fx.Graph) -> list[torch.fx.Node]:

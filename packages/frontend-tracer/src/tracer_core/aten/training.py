@@ -35,6 +35,7 @@ from tracer_core.errors import BackendError
 from tracer_core.options import env
 from tracer_core.plugin_api import CompileSpec, InputSpec, Phase, Role, Runner, resolve
 from tracer_core.stages import continued
+from tracer_core.torch_private.names import names
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,7 @@ def _in_parts(graphs: TrainingGraphs, compile_backward: Callable[[Lowered], Runn
 
 
 #: Operators whose kernels return what their backward needs only while grad mode is on.
-GRAD_MODE_KERNELS = frozenset({torch.ops.aten.mkldnn_rnn_layer.default})
+GRAD_MODE_KERNELS = frozenset(names("ops.aten.mkldnn_rnn_layer.default"))
 
 
 def in_its_grad_mode(nodes: Iterable[torch.fx.Node], run: Runner) -> Runner:
@@ -268,7 +269,9 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner) 
         kept = inputs_of(args)
         ctx.sizes = sizes_of(args)
         again.remember(ctx, args)
-        out = run_forward(args)
+        out = list(run_forward(args))
+        # A view that a Function returns may not be written to. Detached it is none, and still shares its version counter.
+        out[:count] = [one.detach() if one._is_view() else one for one in out[:count]]
         again.remember_versions(ctx)
         ctx.save_for_backward(*kept, *outputs_of(out))
         ctx.mark_non_differentiable(*plain_of(out))

@@ -22,9 +22,9 @@ import torch
 from tracer_core.aten.cache_key import canonical_text, distribution_version, value_text
 from tracer_core.auto.choice import Choice, from_json
 from tracer_core.auto.plan import Candidate, Plan
-from tracer_core.cache_location import CacheLocationError, cache_folder
+from tracer_core.cache_location import CacheLocationError, private_folder
 from tracer_core.captured import CapturedGraph
-from tracer_core.logs import logger
+from tracer_core.logs import logger, note
 from tracer_core.version import __version__
 
 log = logger("cache")
@@ -92,22 +92,22 @@ def processor() -> str:
 def recall(key: str, graph: str) -> Choice | None:
     """What was kept under a key."""
     try:
-        path = cache_folder("auto") / f"{key}.json"
+        path = private_folder("auto")[0] / f"{key}.json"
         found = from_json(graph, json.loads(path.read_text()))
     except FileNotFoundError:
-        log.info("auto %s: miss: no choice of an earlier process", key)
+        note("cache", "auto %s: miss: no choice of an earlier process", key)
         return None
     except (CacheLocationError, OSError, ValueError) as error:
         log.warning("auto %s: miss: %s", key, error)
         return None
-    log.info("auto %s: hit: %s", key, found.chosen)
+    note("cache", "auto %s: hit: %s", key, found.chosen)
     return found
 
 
 def keep(key: str, choice: Choice) -> None:
     """Writes a choice; where that cannot be done the log says so, and the next process measures again."""
     try:
-        folder = cache_folder("auto")
+        folder, _ = private_folder("auto")
         descriptor, name = tempfile.mkstemp(dir=folder, suffix=".part")
         with os.fdopen(descriptor, "w") as file:
             json.dump(choice.to_json(), file, indent=1)

@@ -39,7 +39,7 @@ from tracer_core.bridges import TorchStyle
 from tracer_core.captured import CapturedGraph
 from tracer_core.eager_backend import EAGER
 from tracer_core.fallbacks import fallback_of
-from tracer_core.logs import logger
+from tracer_core.logs import logger, note
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Runner, Training
 
@@ -391,7 +391,7 @@ class Trial:
             memory.keep(self._key, choice)
         with stages.stage("auto", graph=self._name) as record:
             record.text = str(choice)
-        logger("stages").info("%s", choice)
+        note("stages", "%s", choice)
 
     def stop_in_child(self) -> None:
         """After a fork: what served goes on serving."""

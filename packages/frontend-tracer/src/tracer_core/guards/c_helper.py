@@ -2,7 +2,8 @@
 
 In: the name of a file and of its function. Out: the function, or None where there is no C compiler (or it is not
 wanted): what it decides is then decided in Python, with the same meaning. What always holds: a library is named by what
-its source says, and appears in the cache whole or not at all.
+its source says, appears in the cache whole or not at all, and is loaded only if `Entries.check_file` accepts it; one
+that it refuses is built again.
 """
 
 from __future__ import annotations
@@ -11,48 +12,72 @@ import ctypes
 import functools
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from tracer_core.cache_location import CacheLocationError, demand_room, leave_folder, private_folder
+from tracer_core.entries import Entries
+from tracer_core.logs import logger, note
 from tracer_core.options import env
 
-
-@functools.cache
-def _function(source: str, name: str) -> Any:
-    path = build(source)
-    return None if path is None else getattr(ctypes.PyDLL(str(path)), name)
+#: The C files are compiled for any processor of an architecture.
+_ENTRIES = Entries(hashlib.sha256(f"{sys.platform} {platform.machine()}".encode()).hexdigest()[:16])
 
 
 def helper(source: str, name: str, arguments: list[Any]) -> Any:
     """A function of one of the C files here that returns an int, or None if it is missing or not wanted
     (TRACER_PYTHON_GUARDS=1)."""
-    function = None if env().python_guards else _function(source, name)
-    if function is not None:
-        function.argtypes, function.restype = arguments, ctypes.c_int
+    loaded = None if env().python_guards else library(source)
+    if loaded is None:
+        return None
+    function = getattr(loaded, name)
+    function.argtypes, function.restype = arguments, ctypes.c_int
     return function
 
 
-def build(name: str) -> Path | None:
-    """The shared library of a C file, from the cache or from the C compiler."""
+@functools.cache
+def library(name: str) -> Any:
+    """The loaded library of a C file, or None if it can be neither found nor built."""
     source = Path(__file__).with_name(f"{name}.c")
-    text = source.read_bytes()
-    folder = Path(env().cache_dir) / "stamp"
-    target = folder / f"{name}_{hashlib.sha256(text).hexdigest()[:16]}.so"
-    if target.exists():
-        return target
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        return None
+    key = hashlib.sha256(f"{_ENTRIES.machine}\n".encode() + source.read_bytes()).hexdigest()[:16]
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as file:
-            temporary = file.name
-        subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", temporary, str(source)], check=True,
-                       capture_output=True, timeout=60)  # fmt: skip
-        os.replace(temporary, target)
-    except (OSError, subprocess.SubprocessError):
-        return None  # the Python form of the check has the same meaning
-    return target
+        while True:
+            folder, _ = private_folder("stamp")
+            try:
+                return _loaded(folder / f"{name}_{key}.so", source, compiler)
+            except OSError as error:
+                leave_folder(folder, error)
+    except (CacheLocationError, subprocess.SubprocessError) as error:
+        logger().warning("guards are checked in Python, which takes longer: %s", error)
+    return None
+
+
+def _loaded(target: Path, source: Path, compiler: str | None) -> Any:
+    problem = _ENTRIES.check_file(target)
+    if problem is not None:
+        if compiler is None:
+            return None
+        _ENTRIES.write(target, _built(compiler, source, target.parent))
+    note("cache", "guards' helper %s: %s (%s)", source.name, "hit" if problem is None else f"miss: {problem}", target)
+    return ctypes.PyDLL(str(target))
+
+
+def _built(compiler: str, source: Path, folder: Path) -> bytes:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
+        made = Path(scratch) / "out.so"
+        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(source)]
+        environment = {**os.environ, "TMPDIR": scratch}
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=60, env=environment)
+        except subprocess.CalledProcessError:
+            demand_room(folder)
+            raise
+        except OSError as error:
+            raise subprocess.SubprocessError(f"{compiler}: {error}") from error
+        return made.read_bytes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,6 +44,40 @@ _NOW: dict[GuardKind, Callable[[Guard, Any], Any]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A guard that a state does not meet. text: for people. source: of the value ("" for a relation of
+    several); seen, now: texts of what the variant was captured with, and of what it is. hint: what keeps it
+    from failing."""
+
+    text: str
+    source: str = ""
+    seen: str = ""
+    now: str = ""
+    hint: str = ""
+
+
+#: Kind of a guard -> what somebody can do whose value keeps changing.
+_HINTS: dict[GuardKind, str] = {
+    GuardKind.TENSOR: "tracer_core.mark_dynamic(tensor, dim) for a size that changes (which dynamic=False "
+    "forbids); of each rank, dtype, device and layout there is a graph of its own",
+    GuardKind.IS: "make that object (a function, a lambda) once, outside of the call",
+    GuardKind.SAME: "make that object once, outside of the call",
+    GuardKind.LEN: "a tensor whose size changes in place of a container whose length does",
+    GuardKind.KEYS: "the same keys in each call",
+    GuardKind.TYPE: "values of one type",
+}
+_NUMBER = ("a tensor in place of the number, where the program must know its value (as a key, a text, a size "
+           "that is compared) or the backend takes no numbers")  # fmt: skip
+_OTHERS = "read it outside of the compiled function, or tracer_core.disable the function that reads it"
+
+
+def _hint(guard: Guard) -> str:
+    if guard.kind is GuardKind.EQ and type(guard.expected) in (int, float):
+        return _NUMBER
+    return _HINTS.get(guard.kind, _OTHERS)
+
+
 class Failure:
     """Says which guard of a variant fails for a state, with the old and the new value. settings: conditions on
     torch's settings. guards: of the trace. late: conditions checked on every call. names: text in `late` ->
@@ -71,21 +106,27 @@ class Failure:
         )
 
     def __call__(self, state: Any) -> str | None:
+        """The text of `failed`."""
+        failed = self.failed(state)
+        return None if failed is None else failed.text
+
+    def failed(self, state: Any) -> Failed | None:
+        """The first guard that fails, or None."""
         scope = {**self._scope, "S": state, "C": self._path_constants}
         for text in self._settings:
             for part in text.split(" and "):
                 if not eval(part, scope):
-                    return f"torch settings: {part}"
+                    return Failed(f"torch settings: {part}")
         for guard in self._guards:
             failed = self._failed(guard, scope)
             if failed is not None:
                 return failed
         for condition in self._late:
             if not self._holds(condition, scope):
-                return re.sub(_NAMES, self._called, condition)
+                return Failed(re.sub(_NAMES, self._called, condition))
         return None
 
-    def _failed(self, guard: Guard, scope: dict[str, Any]) -> str | None:
+    def _failed(self, guard: Guard, scope: dict[str, Any]) -> Failed | None:
         try:
             value = scope["v"] = eval(guard.source.expression, scope)
             text = guard.text("v", self._constants.text, lambda s: f"({s.expression})")
@@ -93,19 +134,21 @@ class Failure:
             scope.update(self._constants.namespace)
             if eval(text, scope):
                 return None
+            now = _short(_NOW.get(guard.kind, _whole)(guard, value))
             if guard.kind is GuardKind.TENSOR:
                 return self._failed_tensor(guard, text, value, scope)
-            return f"{guard}, but it is {_short(_NOW.get(guard.kind, _whole)(guard, value))}"
+            return Failed(f"{guard}, but it is {now}", guard.source.name, _seen(guard), now, _hint(guard))
         except Exception as error:
-            return f"{guard}, but {type(error).__name__}: {error}"
+            return Failed(f"{guard}, but {type(error).__name__}: {error}")
 
-    def _failed_tensor(self, guard: Guard, text: str, value: Any, scope: dict[str, Any]) -> str:
+    def _failed_tensor(self, guard: Guard, text: str, value: Any, scope: dict[str, Any]) -> Failed:
         """The property of a tensor that differs."""
+        seen, now, hint = _seen(guard), _tensor_text(value), _hint(guard)
         for part, shown in zip(text.split(" and "), str(guard).split(" and "), strict=True):
             if not eval(part, scope):
-                now = type(value) if shown.startswith("type(") else value
-                return f"{shown}, but it is {_short(now)}"
-        return f"{guard}, but it is {_short(value)}"
+                what = type(value) if shown.startswith("type(") else value
+                return Failed(f"{shown}, but it is {_short(what)}", guard.source.name, seen, now, hint)
+        return Failed(f"{guard}, but it is {_short(value)}", guard.source.name, seen, now, hint)
 
     def _holds(self, condition: str, scope: dict[str, Any]) -> bool:
         try:
@@ -123,6 +166,21 @@ class Failure:
 
 #: A variable of the generated code, or an element of its state.
 _NAMES = re.compile(r"\bv\d+\b|\bS\[\d+\]")
+
+
+def _seen(guard: Guard) -> str:
+    """What a variant was captured with, in the words of `Failed.now`."""
+    expected = guard.expected
+    if guard.kind is GuardKind.TENSOR:
+        sizes = ", ".join("any" if size is None else str(size) for size in expected.shape)
+        return f"{expected.dtype} [{sizes}]"
+    return _short(list(expected) if guard.kind is GuardKind.KEYS else expected)
+
+
+def _tensor_text(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return _short(value)
+    return f"{value.dtype} [{', '.join(map(str, value.shape))}]"
 
 
 def _whole(guard: Guard, value: Any) -> Any:

@@ -10,6 +10,7 @@ import datetime
 import enum
 import fractions
 import math
+import operator
 import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -186,7 +187,7 @@ def tensor_call(guard: Guard, value: str, constant: Callable[[Any], str]) -> str
 
 def same_objects(now: Sequence[Any], before: Sequence[Any]) -> bool:
     """Whether two sequences hold the same objects; asks no ``__eq__``."""
-    return len(now) == len(before) and all(a is b for a, b in zip(now, before, strict=True))
+    return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def data_of(buffer: Any) -> tuple[str, bytes]:

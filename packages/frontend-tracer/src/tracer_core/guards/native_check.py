@@ -10,7 +10,7 @@ import ctypes
 import functools
 from typing import Any
 
-from tracer_core.guards.c_helper import build
+from tracer_core.guards.c_helper import library
 from tracer_core.guards.layout import word
 from tracer_core.guards.words import Words
 from tracer_core.options import env
@@ -23,27 +23,25 @@ class _Stamp(ctypes.Structure):
 @functools.cache
 def _library() -> Any:
     """The helper, or None if it cannot be used here."""
-    path = build("stamp_check")
-    if path is None:
-        return None
-    library = ctypes.PyDLL(str(path))
-    library.stamp_holds.argtypes = [ctypes.c_void_p]
-    library.stamp_take.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
-    library.stamp_holds.restype, library.stamp_take.restype = ctypes.c_int, None
-    return library
+    loaded = library("stamp_check")
+    if loaded is not None:
+        loaded.stamp_holds.argtypes = [ctypes.c_void_p]
+        loaded.stamp_take.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+        loaded.stamp_holds.restype, loaded.stamp_take.restype = ctypes.c_int, None
+    return loaded
 
 
 class NativeCheck:
     """Whether the words are as they were, in C: holds()."""
 
-    def __init__(self, library: Any, words: Words) -> None:
+    def __init__(self, loaded: Any, words: Words) -> None:
         addresses = [address for depth in words.depths for address in depth]
         self._words = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         self._values = (ctypes.c_uint64 * max(1, len(addresses)))()
         counts = (ctypes.c_int64 * 3)(*map(len, words.depths))
         self._stamp = _Stamp(counts, ctypes.addressof(self._words), ctypes.addressof(self._values))
-        self.holds = functools.partial(library.stamp_holds, ctypes.addressof(self._stamp))
-        library.stamp_take(ctypes.addressof(self._stamp), 0, len(addresses))
+        self.holds = functools.partial(loaded.stamp_holds, ctypes.addressof(self._stamp))
+        loaded.stamp_take(ctypes.addressof(self._stamp), 0, len(addresses))
 
     def moved(self, addresses: list[int]) -> list[bool]:
         """Whether each of these words (of depth 0) changed."""
@@ -55,5 +53,5 @@ def native_check(words: Words) -> NativeCheck | None:
     """A check in C, or None if the helper is missing or not wanted (TRACER_PYTHON_GUARDS=1)."""
     if env().python_guards:
         return None
-    library = _library()
-    return None if library is None else NativeCheck(library, words)
+    loaded = _library()
+    return None if loaded is None else NativeCheck(loaded, words)

@@ -53,6 +53,9 @@ class Stamps:
 
     #: Most objects that are remembered at a time. Those that die are forgotten at once.
     LIMIT = 1024
+    #: After so many stamps in a row that no call came back to (the program makes its objects anew for each
+    #: call), only one full check in so many makes another: a stamp costs more than the check that it saves.
+    WASTED, SELDOM = 16, 64
 
     def __init__(self, check: Callable[[Any], Checked | None], roots: tuple[int, ...]) -> None:
         self._check = check
@@ -60,6 +63,8 @@ class Stamps:
         self._stamps: dict[Any, Stamp] = {}
         self._moved: dict[int, int] = {}
         self._volatile: frozenset[int] = frozenset()
+        #: Full checks since a stamp last held.
+        self._since = 0
         self._single = roots[0] if len(roots) == 1 else None
 
     def fetch(self, state: Any) -> Any:
@@ -75,14 +80,20 @@ class Stamps:
         stamp = self._stamps.get(key)
         if stamp is not None:
             if stamp.unchanged() and (stamp.rest is None or stamp.rest()):
+                self._since = 0
                 return stamp.fetched
-            self._note(stamp)
-        return self._check_fully(state, key)
+        return self._check_fully(state, key, stamp)
 
-    def _check_fully(self, state: Any, key: Any) -> Any:
+    def _check_fully(self, state: Any, key: Any, stamp: Stamp | None) -> Any:
         checked = self._check(state)
         if checked is None:
             return None
+        if stamp is not None:
+            self._note(stamp)
+        self._since += 1
+        if self._since > self.WASTED and self._since % self.SELDOM:
+            self._stamps.pop(key, None)
+            return checked.fetched
         found = layout()
         if found is not None:
             roots = [state[i] for i in self._roots]

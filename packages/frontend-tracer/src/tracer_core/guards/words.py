@@ -47,10 +47,11 @@ class Checked:
     them). holders: (object, its `__dict__`). objects: whose exact type was checked. classes: whose MRO was.
     empties: containers that must be falsy. tensors: whose metadata was checked. lists: read by position.
     probes: calls that must give the same object again. storages: tensors whose memory must be the same.
+    lengths: lists whose length was checked.
     """
 
     __slots__ = ("fetched", "dicts", "holders", "objects", "classes", "empties", "tensors", "lists", "probes",
-                 "storages")  # fmt: skip
+                 "storages", "lengths")  # fmt: skip
 
     def __init__(
         self,
@@ -64,10 +65,11 @@ class Checked:
         lists: Sequence[Any] = (),
         probes: Sequence[Any] = (),
         storages: Sequence[Any] = (),
+        lengths: Sequence[list[Any]] = (),
     ) -> None:
         self.fetched, self.dicts, self.holders, self.objects = fetched, dicts, holders, objects
         self.classes, self.empties, self.tensors, self.lists = classes, empties, tensors, lists
-        self.probes, self.storages = probes, storages
+        self.probes, self.storages, self.lengths = probes, storages, lengths
 
 
 def plain_dict(namespace: Any) -> dict[Any, Any] | None:
@@ -122,6 +124,8 @@ class Words:
                 self.depths[depth].append(address)
         for items in checked.lists:
             self._list(items)
+        for items in checked.lengths:
+            self._watch(items, LIST_SIZE)
         for probe in checked.probes:
             self._probe(probe)
 

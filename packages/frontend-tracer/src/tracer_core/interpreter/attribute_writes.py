@@ -82,7 +82,9 @@ class AttributeWrites(Attributes):
             class_making.set_class_attribute(self, cls, name, value)
             return
         library = cls.__module__.partition(".")[0]
-        plain = is_constant(value) and is_constant(cls.__dict__.get(name, ())) and not name.startswith("__")
+        before_and_now = (cls.__dict__.get(name, ()), value)
+        plain = all(is_constant(one) or id(one) in self._numbers for one in before_and_now)
+        plain = plain and not name.startswith("__")
         own = library in ("torch", "tracer_core") and not plain
         if name in type.__dict__ or own or not cls.__flags__ & HEAP_TYPE:
             # What the tracer itself relies on, or CPython's own error.

@@ -22,7 +22,7 @@ from tracer_core.interpreter import gradients
 from tracer_core.interpreter.entries import ABSENT, Entries, has_python
 from tracer_core.interpreter.frame import NULL
 from tracer_core.interpreter.generators import TracedGenerator
-from tracer_core.interpreter.numbers import SYMBOLS
+from tracer_core.interpreter.numbers import NUMBERS, SYMBOLS
 from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import is_constant
 
@@ -98,7 +98,10 @@ class Attributes(Entries):
     def generic_getattr(self, obj: Any, name: str) -> Any:
         """object.__getattribute__ for an instance of a Python class."""
         cls = type(obj)
-        owner, raw = self.class_entry(cls, name)
+        owner, raw = self.read_entry(cls, name)
+        if type(raw) in NUMBERS:
+            value = self._instance_entry(obj, name)
+            return raw if value is ABSENT else value
         if owner is not None and self._is_data_descriptor(raw) and hasattr(type(raw), "__get__"):
             return self._get_descriptor(raw, obj, cls, name)
         value = self._instance_entry(obj, name)
@@ -136,7 +139,7 @@ class Attributes(Entries):
     def native_descriptor_get(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         """A descriptor written in C that is not one of Python's own."""
         if isinstance(raw, collections._tuplegetter) and isinstance(obj, tuple):  # type: ignore[attr-defined]
-            return self.list_item(obj, raw.__reduce__()[1][0])
+            return self.list_item(obj, raw.__reduce__()[1][0], varies=True)
         if type(raw).__name__ in ("partialmethod", "cached_property", "_lru_cache_wrapper") or callable(raw):
             return raw.__get__(obj, cls)
         self.break_graph("unknown_native", f"descriptor {type(raw).__name__} for attribute {name!r}")
@@ -259,7 +262,7 @@ class Attributes(Entries):
             value = namespace[name]
             if change is not None and change.decided(name):
                 return value
-            return self.provenance.read(value, self.provenance.sources.attribute(source, name))
+            return self.provenance.read_varying(value, self.provenance.sources.attribute(source, name))
         if name == "__dict__":
             return self._dict_of(module)
         # A module's __getattr__ (lazy imports) caches what it finds or computes it from its name.
@@ -299,9 +302,9 @@ class Attributes(Entries):
             if name not in _CLASS_ENTRIES:
                 value = meta_raw.__get__(cls, meta)
                 return value if is_constant(value) or isinstance(value, type) else self._class_value(value)
-        owner, raw = self.class_entry(cls, name)
+        owner, raw = self.read_entry(cls, name)
         if owner is not None:
-            return self._class_get(raw, cls, name)
+            return raw if type(raw) in NUMBERS else self._class_get(raw, cls, name)
         if meta_owner is not None:
             if meta_owner in (type, object):
                 return getattr(cls, name)
@@ -379,9 +382,12 @@ class Attributes(Entries):
         for base in mro[mro.index(owner) + 1 :]:
             if name in base.__dict__:
                 raw = base.__dict__[name]
-                if base.__flags__ & HEAP_TYPE and not self.made_class(base):
-                    source = self.provenance.sources.make(self._namespace(base), "key", name)
-                    self._read_class_entry(raw, source)
+                guarded = self._is_guarded(base, name)
+                if type(raw) in NUMBERS:
+                    source = self._entry_source(base, name)
+                    return self.provenance.read_varying(raw, source) if guarded else raw
+                if guarded:
+                    self._read_class_entry(raw, self._entry_source(base, name))
                 if cls is obj:
                     return (
                         self._wrapped(raw)

@@ -152,7 +152,7 @@ class Calls(NativeCalls):
         self, role: markers.FunctionRole, function: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
         if role is markers.FunctionRole.IS_COMPILING:
-            return True
+            return self.is_compiling()
         if role is markers.FunctionRole.GRAPH_BREAK:
             self.break_graph(
                 "requested", str(args[0] if args else kwargs.get("message", "")) or "graph_break()"

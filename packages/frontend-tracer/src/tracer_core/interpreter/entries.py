@@ -19,6 +19,7 @@ from tracer_core.provenance import is_constant
 from tracer_core.source import Source
 
 ABSENT: Any = object()
+_NUMBERS = (int, float)
 
 
 def has_python(function: Any) -> bool:
@@ -37,23 +38,43 @@ class Entries(TraceState):
 
     def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """(class that defines it, raw value) along the MRO, guarded for classes that can change."""
+        owner, value = found = self._entry(cls, name)
+        if type(value) in _NUMBERS and owner is not None and self._is_guarded(owner, name):
+            self.provenance.guard(GuardKind.EQ, self._entry_source(owner, name), value)
+        return found
+
+    def read_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
+        """`class_entry` for an attribute that the program reads: a number that changes is a symbol."""
+        owner, value = self._entry(cls, name)
+        if type(value) in _NUMBERS and owner is not None and self._is_guarded(owner, name):
+            value = self.provenance.read_varying(value, self._entry_source(owner, name))
+        return owner, value
+
+    def _entry(self, cls: type, name: str) -> tuple[type | None, Any]:
+        """`class_entry`; a number is not guarded yet."""
         handle = cls, name
         found = self._specials.get(handle)
         if found is None:
             found = self._specials[handle] = self._find_class_entry(cls, name)
         return found
 
+    def _is_guarded(self, owner: type, name: str) -> bool:
+        """Whether a class's entry can be another one at the next call, and is not the program's own doing."""
+        changes = owner.__flags__ & HEAP_TYPE and self.effects.attribute(owner, name) is None
+        return bool(changes) and not self.made_class(owner)
+
+    def _entry_source(self, owner: type, name: str) -> Source:
+        return self.provenance.sources.make(self._namespace(owner), "key", name)
+
     def _find_class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         self.guard_lineage(cls)
         for owner in cls.__mro__:
             namespace = owner.__dict__
-            guarded = owner.__flags__ & HEAP_TYPE and self.effects.attribute(owner, name) is None
-            guarded = guarded and not self.made_class(owner)
+            guarded = self._is_guarded(owner, name)
             if name in namespace:
                 value = namespace[name]
-                if guarded:
-                    source = self.provenance.sources.make(self._namespace(owner), "key", name)
-                    self._read_class_entry(value, source)
+                if guarded and type(value) not in _NUMBERS:
+                    self._read_class_entry(value, self._entry_source(owner, name))
                 return owner, value
             if guarded:
                 self.provenance.guard(GuardKind.HAS_NOT, self._namespace(owner), name)

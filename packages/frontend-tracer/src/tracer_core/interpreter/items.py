@@ -20,6 +20,7 @@ from tracer_core.interpreter.answers import Answer
 from tracer_core.interpreter.carried import Carried
 from tracer_core.interpreter.entries import ABSENT
 from tracer_core.interpreter.generators import HOST_ITERATORS, LazyIterator
+from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.interpreter.operations import CONTAINERS, MUTABLE, Operations
 from tracer_core.numpy_types import ARRAY
 from tracer_core.provenance import is_constant
@@ -45,6 +46,9 @@ class Items(Operations):
 
     nesting: int
     carried: Carried
+    #: id of the iterator of a ``for`` loop -> itself, the list or tuple that it goes over, and that one's
+    #: items.
+    loops: dict[int, tuple[Any, Any, list[Any]]]
 
     def contains(self, item: Any, container: Any) -> bool:
         container = self.unproxied(container)
@@ -113,12 +117,12 @@ class Items(Operations):
             self._native_operands(key)
             return self.operator(operator.getitem, container, key)
         key = self.concrete(key)
-        if isinstance(container, (list, tuple)) and type(key) in (int, bool):
+        if isinstance(container, (list, tuple, collections.deque)) and type(key) in (int, bool):
             n = self.length(container)
             if not -n <= key < n:
-                kind = "tuple" if isinstance(container, tuple) else "list"
-                raise IndexError(f"{kind} index out of range")
-            return self.list_item(container, key if key >= 0 else key + n)
+                base = next(kind for kind in (tuple, list, collections.deque) if isinstance(container, kind))
+                raise IndexError(f"{base.__name__} index out of range")
+            return self.list_item(container, key if key >= 0 else key + n, varies=True)
         if isinstance(container, type):
             return self._class_getitem(container, key)
         parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
@@ -279,7 +283,35 @@ class Items(Operations):
                 self.list_item(value, i)
         return iter(value)
 
+    def loop(self, value: Any) -> Any:
+        if self.is_fresh(value) or not self._is_sequence(value) or self.effects.peek(value) is not None:
+            return self.iterate(value)
+        if not any(type(item) in (int, float) for item in value):
+            return self.iterate(value)
+        items = [self.list_item(value, i, varies=True) for i in range(self.length(value))]
+        if not any(type(item) in SYMBOLS for item in items):
+            return self.iterate(value)
+        iterator = iter(value)
+        self.loops[id(iterator)] = iterator, value, items
+        return iterator
+
+    def _is_sequence(self, value: Any) -> bool:
+        """Whether looping over a value takes the items of a list or tuple by position."""
+        return isinstance(value, (list, tuple)) and self.python_method(value, "__iter__") is None
+
+    def _next_of_loop(self, iterator: Any, container: Any, items: list[Any]) -> tuple[bool, Any]:
+        """`advance` for a loop over a list or tuple with symbols among its items."""
+        position = len(container) - operator.length_hint(iterator)
+        if self.effects.changed(container) is not None:  # which has guarded what it held
+            items = container
+        for item in iterator:
+            return True, item if items is container else items[position]
+        return False, None
+
     def advance(self, iterator: Any) -> tuple[bool, Any]:
+        loop = self.loops.get(id(iterator))
+        if loop is not None:
+            return self._next_of_loop(*loop)
         method = self.python_method(iterator, "__next__")
         if method is not None and not isinstance(iterator, HOST_ITERATORS):
             try:
@@ -305,9 +337,9 @@ class Items(Operations):
         except StopIteration as stop:
             return False, stop.value
 
-    def spread(self, value: Any) -> list[Any]:
-        if type(value) in (list, tuple):
-            return [self.list_item(value, i) for i in range(self.length(value))]
+    def spread(self, value: Any, varies: bool = False) -> list[Any]:
+        if type(value) in (list, tuple) or (varies and self._is_sequence(value)):
+            return [self.list_item(value, i, varies) for i in range(self.length(value))]
         if type(value).__name__ in _VIEW_NAMES or is_constant(value):
             self.expand(value)
             return list(value)
@@ -323,7 +355,7 @@ class Items(Operations):
         value = self.unproxied(value)
         if isinstance(value, dict) and not self.python_method(value, "keys"):
             objects.settle_keys(self, list(dict.keys(value)))
-            return {key: self.dict_get(value, key, None) for key in self.keys(value)}
+            return {key: self.dict_get(value, key, None, varies=True) for key in self.keys(value)}
         keys = self.spread(self.call_value(self.getattr(value, "keys"), [], {}))
         objects.settle_keys(self, keys)
         return {key: self.getitem(value, key) for key in keys}

@@ -228,8 +228,12 @@ class Machine:
         """(True, item) or (False, StopIteration value)."""
         raise NotImplementedError
 
-    def spread(self, value: Any) -> list[Any]:
-        """The items of any iterable, for unpacking and ``*args``."""
+    def loop(self, value: Any) -> Any:
+        """iter(value) for a ``for`` loop, which alone gets to see the iterator."""
+        raise NotImplementedError
+
+    def spread(self, value: Any, varies: bool = False) -> list[Any]:
+        """The items of any iterable, for unpacking and ``*args``. varies: a number may become a symbol."""
         raise NotImplementedError
 
     def mapping(self, value: Any) -> dict[Any, Any]:

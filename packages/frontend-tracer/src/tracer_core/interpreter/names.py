@@ -152,7 +152,8 @@ class Names(Calls):
             return value
         holder = self.provenance.source_of(function) or self.provenance.constant(function)
         slot = self.provenance.sources.make(holder, "slot", "__defaults__")
-        return self.provenance.read(value, self.provenance.sources.make(slot, "item", index))
+        self.provenance.passes(defaults, slot)
+        return self.provenance.read_varying(value, self.provenance.sources.make(slot, "item", index))
 
     def keyword_default(self, function: types.FunctionType, defaults: dict[str, Any], name: str) -> Any:
         value = defaults[name]
@@ -160,7 +161,8 @@ class Names(Calls):
             return value
         holder = self.provenance.source_of(function) or self.provenance.constant(function)
         slot = self.provenance.sources.make(holder, "slot", "__kwdefaults__")
-        return self.provenance.read(value, self.provenance.sources.make(slot, "key", name))
+        self.provenance.passes(defaults, slot)
+        return self.provenance.read_varying(value, self.provenance.sources.make(slot, "key", name))
 
     # -- imports --
 

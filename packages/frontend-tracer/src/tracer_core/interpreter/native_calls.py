@@ -25,6 +25,7 @@ from tracer_core.natives import policy, reading
 from tracer_core.natives.arity import fits
 from tracer_core.natives.effects import Effect, EffectKind, effect_of, unbound
 from tracer_core.provenance import is_constant
+from tracer_core.torch_private.names import MissingName
 
 _PLAIN_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 #: Methods that keep their arguments and ask them nothing.
@@ -127,6 +128,8 @@ class NativeCalls(Items):
             self.break_graph("native_python", f"the arguments do not fit {name}()")
         try:
             return row.handler(self, args, kwargs)
+        except MissingName as error:
+            self.break_graph("missing_in_torch", f"{name}(): {error}")
         except TypeError as error:
             # Words for a misfit are the function's own; where the program raised it, they are the program's.
             said = function in _SAYS_AS_OPERATORS or unbound(function) in _SAYS_AS_OPERATORS

@@ -25,7 +25,9 @@ from tracer_core.recorder.record import Recorder
 from tracer_core.source import Source
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_NUMBERS = frozenset({int, float, bool, *SYMBOLS})
+#: Types of what a number that changes is in a trace, or would be.
+NUMBERS = frozenset({int, float, *SYMBOLS})
+_NUMBERS = NUMBERS | {bool}
 _KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 #: operator -> its text.
 _TEXTS: dict[Callable[..., Any], str] = {

@@ -9,6 +9,7 @@ apart from ``__hash__`` and ``__eq__`` of keys, which were interpreted just befo
 from __future__ import annotations
 
 import collections
+import copyreg
 import enum
 import types
 from typing import Any
@@ -31,6 +32,8 @@ _CHECKS: dict[str, Any] = {
 def ask(tracer: Any, method: Any, obj: Any, name: str) -> Any:
     """Calls a special method without further arguments and checks its result as CPython does."""
     result = tracer.call_value(method, [obj], {})
+    if name in ("__hash__", "__index__"):
+        result = tracer.settled(result)  # C code goes on with the number itself
     if isinstance(result, (torch.SymInt, torch.SymBool, torch.SymFloat)):
         return result
     if isinstance(result, torch.Tensor):
@@ -151,6 +154,9 @@ def settle_key(tracer: Any, key: Any, container: Any) -> None:
         hash(key)  # raises Python's own error
     if not tracer.is_fresh(container):
         tracer.keys(container) if isinstance(container, dict) else tracer.expand(container)
+    for one in (key, *known):
+        if has_own_hash(tracer, one):
+            _settle_fields(tracer, one)
     before = tracer.activity()
     number = _key_hash(tracer, key)
     for other in known:
@@ -160,6 +166,16 @@ def settle_key(tracer: Any, key: Any, container: Any) -> None:
         tracer.break_graph(
             "unknown_native", f"__hash__ or __eq__ of a {type(key).__name__} does more than read"
         )
+
+
+def _settle_fields(tracer: Any, obj: Any) -> None:
+    """An object whose methods C code calls holds numbers, not what stands for them in the trace."""
+    tracer.settled(getattr(obj, "__dict__", None))
+    for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
+        held = getattr(obj, name, None)
+        number = tracer.settled(held)
+        if number is not held:
+            object.__setattr__(obj, name, number)
 
 
 def settle_keys(tracer: Any, keys: list[Any]) -> None:

@@ -26,6 +26,7 @@ from tracer_core.interpreter.entries import ABSENT, has_python
 from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.numpy_types import ARRAY, DTYPE
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.torch_private.names import classes
 
 _BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "+": ("add", operator.add), "-": ("sub", operator.sub), "*": ("mul", operator.mul),
@@ -356,6 +357,7 @@ class Operations(AttributeWrites):
         )
 
     def same(self, left: Any, right: Any) -> bool:
+        left, right = self.provenance.original(left), self.provenance.original(right)
         if left is right:
             return True  # reached by two paths, it has a guard that both lead to one object
         if type(left) is type(right) and not isinstance(left, IDENTITY_TYPES) and not is_constant(left):
@@ -416,6 +418,5 @@ _SAFE_INSTANCES = (
     types.ModuleType,
     types.FunctionType,
     types.BuiltinFunctionType,
-    torch.Generator,
-    torch._C._SDPBackend,
+    *classes("Generator _C._SDPBackend"),
 )

@@ -215,7 +215,10 @@ class RealMachine(Machine):
         except StopIteration as stop:
             return False, stop.value
 
-    def spread(self, value: Any) -> list[Any]:
+    def loop(self, value: Any) -> Any:
+        return iter(value)
+
+    def spread(self, value: Any, varies: bool = False) -> list[Any]:
         return list(value)
 
     def mapping(self, value: Any) -> dict[Any, Any]:

@@ -75,6 +75,10 @@ class TraceState(Numbers):
     def break_graph(self, kind: str, reason: str) -> NoReturn:
         raise Break(kind, reason)
 
+    def is_compiling(self) -> bool:
+        """What the program is told that asks whether it is being compiled."""
+        raise NotImplementedError
+
     def open(self, unread: Unread) -> Any:
         return self.provenance.read_varying(unread.value, unread.source)
 
@@ -272,13 +276,13 @@ class TraceState(Numbers):
             self.provenance.guard(GuardKind.LEN, source, len(obj))
         return len(obj)
 
-    def list_item(self, obj: Any, index: int) -> Any:
-        """obj[index] of a list or tuple, without user code."""
+    def list_item(self, obj: Any, index: int, varies: bool = False) -> Any:
+        """obj[index] of a list or tuple, without user code. varies: a number may become a symbol."""
         base = next(kind for kind in (tuple, list, collections.deque) if isinstance(obj, kind))
         value = base.__getitem__(obj, index)
         if self.provenance.source_of(obj) is None or self.effects.changed(obj) is not None:
             return value
-        return self.provenance.item(obj, index, value)
+        return self.provenance.item(obj, index, value, varies=varies)
 
     def keys(self, obj: dict[Any, Any]) -> list[Any]:
         """The keys of a dict, guarded."""
@@ -314,7 +318,7 @@ class TraceState(Numbers):
         if source is None or (change is not None and change.decided(key)):
             return dict.__getitem__(obj, key) if present else default
         if not _is_literal(key):
-            return self._get_by_object(obj, key, default)
+            return self._get_by_object(obj, key, default, varies)
         if not present:
             self.provenance.guard(GuardKind.HAS_NOT, source, key)
             return default
@@ -324,7 +328,7 @@ class TraceState(Numbers):
         """Whether `check_key` has interpreted, or guarded, what a lookup of this key asks."""
         return objects.has_own_hash(self, key) or self.payload(key) is not key
 
-    def _get_by_object(self, obj: dict[Any, Any], key: Any, default: Any) -> Any:
+    def _get_by_object(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool) -> Any:
         """The entry of a key that is compared by identity (or is a tuple of such): every key is guarded."""
         parts = key if type(key) is tuple else (key,)
         if not all(is_constant(part) or _by_identity(part) or self._is_settled(part) for part in parts):
@@ -344,7 +348,7 @@ class TraceState(Numbers):
         if change is not None:
             return value  # `keys` has made sure that everything it held before is guarded
         source = self.provenance.sources.make(self.provenance.source_of(obj), "nth_value", position)
-        return self.provenance.read(value, source)
+        return self.provenance.read_varying(value, source) if varies else self.provenance.read(value, source)
 
     def has_key(self, obj: dict[Any, Any], key: Any) -> bool:
         """``key in obj`` without user code; guarded, but not the entry."""

@@ -65,7 +65,9 @@ class Raised(NamedTuple):
 class Tracer(Names):
     """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked for by an
     earlier attempt. unbuildable: types of values that no call could make again. shapes: decides which dimensions
-    are symbolic. natives: code that reached its recompile limit and is called as plain Python."""
+    are symbolic. natives: code that reached its recompile limit and is called as plain Python.
+    as_eager: is_compiling() answers as in eager. told_compiling: the line that was told otherwise first.
+    doubts: a program that fails may be traced again with the other answer."""
 
     def __init__(
         self,
@@ -73,9 +75,10 @@ class Tracer(Names):
         forced: dict[int, tuple[str, str, str]],
         unbuildable: set[type],
         natives: Set[types.CodeType] = frozenset(),
+        as_eager: bool = False,
     ) -> None:
         super().__init__()
-        self.provenance = Provenance(shapes.dims_of, self._number)
+        self.provenance = Provenance(shapes.dims_of, self._number, shapes.varies)
         self._numbers, self._sizes = {}, {}
         self.effects = Effects(self.settle)
         self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where, shapes.follows_data)
@@ -90,13 +93,14 @@ class Tracer(Names):
         if not shapes.takes_numbers:
             self.recorder.concrete = lambda leaf: self.concrete(leaf) if id(leaf) in self._numbers else leaf
         self.forced, self.unbuildable, self.natives = forced, unbuildable, natives
+        self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
         self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
         self.raised: dict[int, Raised] = {}
         self._specials = {}
         self.methods_of, self.births = {}, {}
         #: Calls of caches that were asked, by what they are called with (natives/tables/functional.py).
         self.questions: dict[Any, Any] = {}
-        self.classes, self.positions = {}, {}
+        self.classes, self.positions, self.loops = {}, {}, {}
         self._lineages = set()
         self.tensor_attributes = {}
         self.dying: set[int] = set()
@@ -113,6 +117,11 @@ class Tracer(Names):
         self.interpreted: dict[types.CodeType, types.FunctionType] = {}
         #: Values that the program gave to settings, at the end of the trace.
         self.settings_after: dict[str, Any] = {}
+
+    def is_compiling(self) -> bool:
+        if not self.as_eager and not self.told_compiling:
+            self.told_compiling = self.where()
+        return not self.as_eager
 
     def _dims(self, tensor: torch.Tensor) -> Any:
         source = self.provenance.source_of(tensor)

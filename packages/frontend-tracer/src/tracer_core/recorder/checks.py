@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tracer_core.torch_private.names import name
+
 
 def _is_zero(size: Any) -> bool:
     return type(size) is int and size == 0
@@ -170,7 +172,7 @@ _CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
     "_softmax_backward_data": _half_gradient_on_cuda,
     **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward"), _seeds_on_cuda),
     "batch_norm": _normalization,
-    "diagonal_scatter": _scatter_into(torch.diagonal),
+    "diagonal_scatter": _scatter_into(name("diagonal")),
     "select_scatter": _scatter_into(_select),
     "slice_scatter": _scatter_into(_slice),
     "embedding": _embedding,

@@ -10,7 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.autograd.grad_mode import _enter_inference_mode, _exit_inference_mode
+
+from tracer_core import settings
+from tracer_core.torch_private.names import name
+
+_enter_inference_mode = name("autograd.grad_mode._enter_inference_mode")
+_exit_inference_mode = name("autograd.grad_mode._exit_inference_mode")
 
 
 class InferenceHandle:
@@ -31,6 +36,16 @@ class InferenceHandle:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return (_enter_inference_mode, (self._mode,)) if self.is_open else (type(None), ())
+
+
+class VariableToken:
+    """What ContextVar.set gives, for a variable of torch's that is a setting (mutable: it resets once)."""
+
+    def __init__(self, name: str, before: Any) -> None:
+        self.name, self.before, self.is_open = name, before, True
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return (settings.entered, (self.name, self.before)) if self.is_open else (type(None), ())
 
 
 class ProfilerHandle:

@@ -19,10 +19,11 @@ from tracer_core import markers, torch_private
 from tracer_core.recorder import quick
 from tracer_core.recorder.layouts import laid_out
 from tracer_core.segments.breaks import Break
+from tracer_core.torch_private.names import names
 
 #: Called by torch itself on fresh real tensors while it makes fake ones of them.
 _MAY_SEE_REAL = frozenset(
-    {torch.ops.aten.lift_fresh.default, torch.ops.aten.detach.default, torch.ops.aten.lift.default}
+    names("lift_fresh.default detach.default lift.default", of="ops.aten")
 )
 
 

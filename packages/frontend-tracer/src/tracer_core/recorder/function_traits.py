@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from tracer_core.torch_private.names import names
+
 #: Operators of Python that write to their first operand.
 WRITING_OPERATORS = frozenset(
     {operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv,
@@ -22,8 +24,8 @@ _ELEMENTWISE = frozenset(
     {"add", "sub", "mul", "div", "iadd", "isub", "imul", "itruediv", "truediv", "addcmul", "addcdiv", "lerp", "pow",
      "ipow", "clamp", "fill", "rsub", "radd", "rmul", "rtruediv", "rdiv", "tensor", "as_tensor"}
 )  # fmt: skip
-_SUBSCRIPTS = frozenset({operator.getitem, torch.Tensor.__getitem__})
-_OF_NUMBERS = frozenset({torch.tensor, torch.as_tensor})
+_SUBSCRIPTS = frozenset({operator.getitem, *names("Tensor.__getitem__")})
+_OF_NUMBERS = frozenset(names("tensor as_tensor"))
 
 
 def name_of(func: Any) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.torch_private.names import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 
 def _hint(value: Any) -> Any:

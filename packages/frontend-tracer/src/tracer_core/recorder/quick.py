@@ -16,10 +16,11 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.recorder.rules import RULES, batch_norm_in_training, symbolic_convolution_format
+from tracer_core.torch_private.names import classes, names, operators
 
 SLOW: Any = object()
 
-_aten = torch.ops.aten
+_aten = operators("aten")
 #: Operators that return views and whose C++ kernel says all about them when sizes are numbers.
 _VIEWS = frozenset(
     {_aten.view.default, _aten._unsafe_view.default, _aten._reshape_alias.default, _aten.select.int,
@@ -48,9 +49,9 @@ _DTYPES = frozenset(
     {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
      torch.uint8, torch.bool}
 )  # fmt: skip
-_TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view})
+_TAGS = frozenset(names("data_dependent_output dynamic_output_shape inplace_view", of="Tag"))
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format})
-_SEQUENCES = frozenset({list, tuple, torch.Size, torch.fx.immutable_collections.immutable_list})
+_SEQUENCES = frozenset({list, tuple, torch.Size, *classes("fx.immutable_collections.immutable_list")})
 _MOST = 8192
 #: The keywords of `rules.copied`; other rules take none of them.
 _COPY = {"memory_format"}

@@ -31,10 +31,11 @@ from tracer_core.recorder.scalars import Scalars
 from tracer_core.recorder.written_graph import SIMPLE_TYPES, WrittenGraph
 from tracer_core.segments.breaks import Break, Restart, WantsSymbols
 from tracer_core.source import Source
+from tracer_core.torch_private.names import names
 
 #: Arguments that are numbers to every operator: it reads them if they are tensors.
 _NUMBERS = frozenset({"alpha", "value"})
-_QUANTIZED = frozenset({torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+_QUANTIZED = frozenset(names("quint8 qint8 qint32 quint4x2 quint2x4"))
 
 
 class Recorder(WrittenGraph):

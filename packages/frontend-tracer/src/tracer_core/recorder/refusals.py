@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from tracer_core import torch_private
 from tracer_core.numpy_types import SCALARS
+from tracer_core.torch_private.names import names
 
 _VALUE = "data_dependent_value"
 _META = "tensor_metadata_mutation"
@@ -41,7 +42,7 @@ _BY_NAME: dict[str, str] = {
 }  # fmt: skip
 
 #: Differentiation entry points: by identity, since their names are common.
-_BY_IDENTITY: dict[Any, str] = {torch.autograd.grad: _GRAD, torch.autograd.backward: _GRAD}
+_BY_IDENTITY: dict[Any, str] = dict.fromkeys(names("autograd.grad autograd.backward"), _GRAD)
 
 
 #: Their fakes are not quantized.

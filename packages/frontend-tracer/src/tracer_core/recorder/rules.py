@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.torch_private.names import operators
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -406,7 +407,7 @@ def _hint(size: Any) -> int:
     return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
-_aten = torch.ops.aten
+_aten = operators("aten")
 #: Where no rule answers, the answer may be that of torch's reference implementations, whose first promotion of dtypes
 #: imports torch._dynamo: 80 MiB and 0.6 seconds in programs that do not need it otherwise.
 _SAME_DTYPE = (_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.relu.default, _aten.neg.default)

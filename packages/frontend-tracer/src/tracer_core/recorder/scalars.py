@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.torch_private.names import names
 
 
 def single(value: float) -> float:
@@ -160,15 +161,15 @@ def _negated(scalars: Scalars, args: Any, kwargs: Any, result: Any) -> Any:
 
 
 _CHANGES: dict[Any, Callable[..., Any]] = {
-    operator.iadd: _in_place(operator.add), torch.Tensor.add_: _in_place(operator.add),
-    operator.imul: _in_place(operator.mul), torch.Tensor.mul_: _in_place(operator.mul),
-    torch.Tensor.copy_: _in_place(second),
-    torch._foreach_add_: _of_lists(operator.add), torch._foreach_mul_: _of_lists(operator.mul),
-}  # fmt: skip
+    **dict.fromkeys((operator.iadd, *names("Tensor.add_")), _in_place(operator.add)),
+    **dict.fromkeys((operator.imul, *names("Tensor.mul_")), _in_place(operator.mul)),
+    **dict.fromkeys(names("Tensor.copy_"), _in_place(second)),
+    **dict.fromkeys(names("_foreach_add_"), _of_lists(operator.add)),
+    **dict.fromkeys(names("_foreach_mul_"), _of_lists(operator.mul)),
+}
 _MAKES: dict[Any, Callable[..., Any]] = {
-    torch.tensor: _given, torch.as_tensor: _given,
-    torch.zeros: lambda scalars, args, kwargs, result: 0.0,
-    torch.ones: lambda scalars, args, kwargs, result: 1.0,
+    **dict.fromkeys(names("tensor as_tensor Tensor.clone Tensor.detach"), _given),
+    **dict.fromkeys(names("zeros"), lambda scalars, args, kwargs, result: 0.0),
+    **dict.fromkeys(names("ones"), lambda scalars, args, kwargs, result: 1.0),
     operator.truediv: _made(operator.truediv), operator.mul: _made(operator.mul), operator.neg: _negated,
-    torch.Tensor.clone: _given, torch.Tensor.detach: _given,
 }  # fmt: skip

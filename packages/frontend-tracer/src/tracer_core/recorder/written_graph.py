@@ -21,7 +21,7 @@ from tracer_core.recorder.fake import Fakes
 from tracer_core.recorder.function_traits import target_of
 from tracer_core.recorder.size_nodes import SizeNodes
 from tracer_core.segments.breaks import Break, Restart
-from tracer_core.source import Source
+from tracer_core.source import Source, is_plain_name
 
 _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
            torch.memory_format, type(Ellipsis))  # fmt: skip
@@ -77,8 +77,8 @@ class WrittenGraph:
 
     def placeholder(self, source: Source, real: Any, fake: Any) -> torch.fx.Node:
         """A new input, after those there are."""
-        stem = re.sub(r"\W+", "_", source.name).strip("_") or "input"
-        stem = name = f"n_{stem}" if stem[0].isdigit() else stem
+        stem = re.sub(r"\W+", "_", source.name, flags=re.ASCII).strip("_") or "input"
+        stem = name = f"n_{stem}" if stem[0].isdigit() or stem == "self" else stem
         while name in self._names:
             name = f"{stem}_{len(self._names)}"
         self._names.add(name)
@@ -87,6 +87,7 @@ class WrittenGraph:
             self.graph.inserting_after(anchor) if anchor else self.graph.inserting_before(_first(self.graph))
         ):
             node = self.graph.placeholder(name)
+        node.target = node.name  # which fx has made different from keywords and from what its code calls
         node.meta["val"] = fake
         node.meta["user_frame"] = self._where()
         self._last_placeholder = node
@@ -148,6 +149,7 @@ class WrittenGraph:
         return node
 
     def _emit(self, func: Any, args: Any, kwargs: Any) -> torch.fx.Node:
+        demand_plain_keywords(func, kwargs)
         node_args = self.argument(args)
         node_kwargs = {name: self.argument(value) for name, value in kwargs.items()}
         self.op_count += 1
@@ -160,6 +162,7 @@ class WrittenGraph:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any = None
     ) -> torch.fx.Node:
         """Records a call that changes a state of torch."""
+        demand_plain_keywords(func, kwargs or {})
         node = self.graph.call_function(func, args, kwargs or {})
         node.meta.update(val=None, user_frame=self._where())
         self.state_nodes += 1
@@ -213,3 +216,10 @@ def _written(value: Any) -> Any:
         return str.__str__(value)
     kinds: tuple[Any, ...] = (int, float, complex)
     return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
+
+
+def demand_plain_keywords(func: Any, kwargs: dict[str, Any]) -> None:
+    """The code of a graph writes keywords as they are."""
+    for name in kwargs:
+        if not is_plain_name(name):
+            raise Break("unsupported_value", f"{func!r} in the graph is given a keyword argument that is no name: {name!r}")

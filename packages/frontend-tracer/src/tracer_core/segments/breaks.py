@@ -111,6 +111,10 @@ BREAKS: dict[str, BreakDoc] = {
         "an object with __del__ (or a callback for when it dies) is made; a trace keeps objects alive longer",
         "make it outside the compiled function, or use a with statement in place of __del__",
     ),
+    "missing_in_torch": BreakDoc(
+        "this release of torch lacks a name, or has it in another form, which the capture of this call needs",
+        "install a release of torch that this release of tracer-core was tested with",
+    ),
     "step_limit": BreakDoc("the trace is longer than the limit", "compile a smaller function"),
 }
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 from typing import Any
 
 from tracer_core import torch_private
 from tracer_core.bridges import TorchStyle
 from tracer_core.interpreter.frame import Frame
 from tracer_core.interpreter.tracer import Tracer
+from tracer_core.logs import logger
 from tracer_core.options import CompileConfig
 from tracer_core.rebuild import CannotRebuild
 from tracer_core.recorder.data_sizes import DATA_SIZES
@@ -33,6 +35,23 @@ class UserError(Exception):
     """The program itself raised while it was traced; the real run will raise it again."""
 
 
+@dataclass(slots=True)
+class Answers:
+    """What is_compiling() answers in captures of one function. Mutable. as_eager: False, because the
+    program fails where it is told that it is being compiled, and does not in eager."""
+
+    as_eager: bool = False
+
+
+class Fails(BaseException):
+    """The program fails in this trace, and it has been told that it is being compiled, or that it is not.
+    where: the line that was told so. reason: how it fails."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where, self.reason = where, reason
+
+
 class Abandoned(Exception):
     """Nothing can be captured here; the activation has to run natively. The text says why."""
 
@@ -47,10 +66,12 @@ def capture(
     seen: dict[str, list[tuple[int, ...]]],
     name: str,
     natives: Set[types.CodeType] = frozenset(),
+    answers: Answers | None = None,
 ) -> Captured:
     """Traces from `start` until the program returns or breaks, and compiles what was seen.
 
     start: puts the frames into a tracer. state: the values of the segment. natives: code that is not followed.
+    answers: changed where the program fails only because is_compiling() says True.
     Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
     """
     forced: dict[int, tuple[str, str, str]] = {}
@@ -58,6 +79,8 @@ def capture(
     settings = torch_private.torch_state()
     refused = {what for what in _REFUSABLE if f"refused {what}" in seen}
     follows_data = "data sizes" in seen
+    answers = answers or Answers()
+    as_eager, doubts, told = answers.as_eager, not answers.as_eager, ("", "")
     for _ in range(_MAX_RESTARTS):
         at_torch_level = config.backend.ir == "torch"
         shapes = ShapePolicy(
@@ -71,9 +94,16 @@ def capture(
             follows_data,
         )
         shapes.look(list(state))
-        tracer = Tracer(shapes, forced, unbuildable, natives)
+        tracer = Tracer(shapes, forced, unbuildable, natives, as_eager)
+        tracer.doubts = doubts
         try:
-            return _attempt(tracer, start, state, config, settings, name)
+            captured = _attempt(tracer, start, state, config, settings, name)
+        except Fails as failed:
+            forced.clear()  # other answers, other steps
+            if as_eager:  # it fails in eager too
+                as_eager = doubts = False
+            else:
+                as_eager, told = True, (failed.where, failed.reason)
         except WantsSymbols:
             follows_data = True
         except Restart as restart:
@@ -85,6 +115,12 @@ def capture(
         except Refused as error:
             refused.add(error.what)  # the next attempt, and later ones of this place, guard them by value
             seen[f"refused {error.what}"] = []
+        else:
+            if as_eager and not answers.as_eager:
+                answers.as_eager = True
+                logger().warning("%s: is_compiling() says False from here on, because the program fails where it says "
+                                 "True at %s: %s", name, *told)  # fmt: skip
+            return captured
         finally:
             tracer.forget()
     raise Abandoned("the trace was restarted too often")
@@ -102,25 +138,34 @@ def _attempt(
         tracer.close()  # again, should an interrupt have come where the first would have begun
 
 
+def _doubt(tracer: Tracer, reason: str) -> None:
+    """Raises Fails where another answer of is_compiling() may be what the program needs."""
+    if tracer.doubts and (tracer.told_compiling or tracer.as_eager):
+        raise Fails(tracer.told_compiling, reason[:200]) from None
+
+
 def _trace(
     tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: Any, name: str
 ) -> Captured:
     broken: Break | None = None
     value: Any = None
-    with stage("trace", graph=name, suffix=".py") as record:
+    with stage("trace", graph=name) as record:
         try:
             try:
                 frames = start(tracer)
                 value = tracer.run_chain(frames)
             except Break as error:
                 broken = error.with_traceback(None)
+                if error.kind == "operator_failed":
+                    _doubt(tracer, error.reason)
                 if not tracer.frames:
                     raise Abandoned(f"{error.kind}: {error.reason}") from None
             if broken is None:
                 tracer.check_generators()
-        except (Restart, Abandoned, KeyboardInterrupt):
+        except (Restart, Abandoned, Fails, KeyboardInterrupt):
             raise
         except BaseException as error:
+            _doubt(tracer, f"{type(error).__qualname__}: {error}")
             step = tracer.first_raised(error)
             if step:
                 # Captured up to the instruction that raises, which then does so for real, on every call.

@@ -8,6 +8,7 @@ runs and before any effect; the text depends on nothing but S, its constants and
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
 import weakref
@@ -87,7 +88,8 @@ class Variant:
         self.prepared: dict[str, str] = {}
         self.parts: dict[str, dict[str, None]] = {
             name: {}
-            for name in ("holders", "objects", "classes", "empties", "tensors", "lists", "probes", "storages")
+            for name in ("holders", "objects", "classes", "empties", "tensors", "lists", "probes", "storages",
+                         "lengths")
         }
         #: variable of a dictionary -> text of each key read in it, or None: its keys themselves matter.
         self.keys_read: dict[str, dict[str, None] | None] = {}
@@ -99,9 +101,10 @@ class Variant:
 
     def is_object(self, source: Source) -> bool:
         """Whether a source belongs to the stamped part: it starts at an object, a module or a constant."""
+        return not self.is_late(source) and self._starts_at_object(source)
+
+    def _starts_at_object(self, source: Source) -> bool:
         root = source.root
-        if self.is_late(source):
-            return False
         if root.kind != "state":
             return True
         value = self.state[root.key[0]]
@@ -112,9 +115,10 @@ class Variant:
         return not isinstance(value, DIRECT_ROOTS) and not end_is_seen(value)
 
     def is_late(self, source: Source) -> bool:
-        """Whether a source goes through a weak reference or a gradient: it is fetched on every call, so that
-        nothing holds it; or is computed from what is in different parts."""
-        if source.base is None or not (self.provenance.follows_late or self.provenance.combines):
+        """Whether a source goes through a weak reference or a gradient, or is a number that changes: it is
+        fetched on every call, so that nothing holds it; or is computed from what is in different parts."""
+        provenance = self.provenance
+        if source.base is None or not (provenance.follows_late or provenance.combines or provenance.symbols):
             return False
         known = self._late.get(source)
         if known is None:
@@ -124,10 +128,24 @@ class Variant:
     def _comes_late(self, source: Source, base: Source) -> bool:
         if source.kind in _CHANGING or self.is_late(base):
             return True
+        if source in self._varying and self._starts_at_object(source):
+            return True
         if source.kind == "computed" and isinstance(source.key, tuple):
             parts = (base, *source.key[1])
             return len({self.is_object(part) for part in parts}) > 1 or any(map(self.is_late, parts))
         return source.kind == "called" and isinstance(self.provenance.value_at(base), weakref.ReferenceType)
+
+    @functools.cached_property
+    def _varying(self) -> set[Source]:
+        """The sources of numbers that change, and of the tuples that hold them: other objects whenever they
+        do."""
+        found: set[Source] = set()
+        for source in self.provenance.symbols:
+            step: Source | None = source
+            while step is not None and step not in found:
+                found.add(step)
+                step = step.base if isinstance(self.provenance.value_at(step.base), tuple) else None
+        return found
 
     def fetch(self, source: Source) -> str:
         """The variable that holds a source's value; emits its fetch once, in the part it belongs to."""
@@ -301,7 +319,7 @@ class Variant:
                 self.keys_read[value] = None
                 return True
             if isinstance(read, list):
-                self.parts["lists"][value] = None
+                self.parts["lengths" if kind is GuardKind.LEN else "lists"][value] = None
                 return True
             return isinstance(read, tuple)
         return False

@@ -15,6 +15,7 @@ from typing import Any
 def define(name: str, text: str, scope: dict[str, Any], title: str) -> Callable[..., Any]:
     """The function called `name` that the text defines; scope: its globals, which it shares. title: says what it is
     in tracebacks."""
+    title = "".join(one if one.isprintable() else "_" for one in title)  # the program's functions may have any name
     filename, number = f"<tracer_core {title}>", 1
     while filename in linecache.cache:
         number += 1

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tracer_core import dispatch, events, torch_private
+from tracer_core.aten.grad_mode import grad_is_on_in
 from tracer_core.aten.static import has_symbols
 from tracer_core.captured import CapturedGraph
 from tracer_core.deferred import Deferred
@@ -24,7 +25,7 @@ from tracer_core.guards.guard import Guard, GuardKind
 from tracer_core.guards.stamp import Stamps
 from tracer_core.interpreter.frame import Unread
 from tracer_core.interpreter.tracer import Tracer
-from tracer_core.logs import enabled, logger
+from tracer_core.logs import enabled, logger, note
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import InputSpec, Role, Runner
 from tracer_core.provenance import can_be_watched, end_is_seen, kept_when_dead
@@ -66,7 +67,7 @@ class Generator:
             self.variant.use,
             self.variant.constants.text,
             self._output,
-            tracer.provenance.source_of,
+            tracer.provenance.origin_of,
             tracer.frames_passed,
             tracer.classes,
             tracer.owner_of_traceback,
@@ -238,7 +239,7 @@ class Generator:
             torch_private.forget_source_with(gm)
         else:
             gm = Deferred({}, graph)
-        needs_grad = torch.is_grad_enabled() and self._carries_gradients()
+        needs_grad = grad_is_on_in(graph) and self._carries_gradients()
         specs = tuple(_input_spec(source, tensor, node) for source, tensor, node in recorder.inputs)
         captured = CapturedGraph(gm, specs, tuple(t for _, t, _ in recorder.inputs), needs_grad, self.name)
         try:
@@ -339,7 +340,7 @@ class Generator:
             variant.constants, tracer.provenance.constants, namespace,
         )  # fmt: skip
         if enabled("guards"):
-            logger("guards").info("%s:\n%s", self.name, "\n".join(f"  {g}" for g in failure.texts()))
+            note("guards", "%s:\n%s", self.name, "\n".join(f"  {g}" for g in failure.texts()))
         return Captured(
             attempt, text, gm, tracer.recorder.op_count, record, tracer.shapes.shapes, self.name,
             variant.constants.namespace, runner, failure, self._portable(roots),

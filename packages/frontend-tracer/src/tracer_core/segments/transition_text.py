@@ -20,6 +20,7 @@ from tracer_core.interpreter.real import SAFE_ITERATORS, SCALARS
 from tracer_core.provenance import end_is_seen
 from tracer_core.segments.generated import define
 from tracer_core.segments.segment import FrameLayout
+from tracer_core.source import is_plain_name
 
 if TYPE_CHECKING:
     from tracer_core.segments.transition import Exit, Transition
@@ -223,8 +224,7 @@ def _first_call(w: TransitionWriter, path: _Path) -> None:
         function, values = first, [second, *values]
     split = len(values) - len(names)
     arguments = [str(v) for v in values[:split]]
-    # Names come from the program, so they are identifiers; anything else goes through a dictionary.
-    if all(name.isidentifier() for name in names):
+    if all(map(is_plain_name, names)):
         arguments += [f"{name}={value}" for name, value in zip(names, values[split:], strict=True)]
     else:
         pairs = ", ".join(f"{name!r}: {value}" for name, value in zip(names, values[split:], strict=True))

@@ -8,6 +8,9 @@ but its variants, which may fit others.
 Objects: the first value of a state that has an identity (a module, an instance of a class) is its root. Each root
 has its own list of variants and its own limit, so that a thousand instances of one class neither use up one
 another's limit nor are searched through. Of the others' variants, those are tried that were used most recently.
+
+A place that has its limit of variants is closed: `Segment.serve` puts the program itself in place of a
+capture. What was captured is still looked up, the more rarely the less it fits (`Closed`).
 """
 
 from __future__ import annotations
@@ -25,8 +28,13 @@ Attempt = Callable[[Any], Any]
 
 #: How many variants of other objects are tried before a new one is captured.
 RECENT = 16
+#: After so many objects in a row that died before their second call, only one in `SAMPLED` is remembered.
+SHORT_LIVED, SAMPLED = 8, 64
 #: How many variants one place in a program may have, over all objects.
 MOST_VARIANTS = 2048
+#: At a closed place, after so many failed lookups (no more are counted) 2 to the power of their number, less 2,
+#: calls do without one. Lookups that find something outweigh one that failed only if there are so many of them.
+MOST_FAILED, OUTWEIGH = 8, 16
 
 
 @dataclass(slots=True)
@@ -41,6 +49,47 @@ class Root:
     hot: Attempt | None = None
 
 
+class Closed:
+    """The hot variant of a closed place. Mutable. It never misses: what no variant accepts runs as plain
+    Python (native(state)).
+
+    After lookups that found nothing the next calls do without one, more of them each time; lookups that find
+    something count against those. How long they take plays no part: two runs of a program do the same.
+    """
+
+    __slots__ = ("_attempts", "_hot", "_native", "_pause", "_failed")
+
+    def __init__(self, attempts: Sequence[Attempt], native: Attempt) -> None:
+        self._attempts, self._native = tuple(attempts), native
+        self._hot = attempts[0]
+        self._pause = self._failed = 0
+
+    def __call__(self, state: Any) -> Any:
+        if self._pause > 0:
+            self._pause -= 1
+            return self._native(state)
+        result = self._found(state)
+        if result is not MISS:
+            self._failed = max(0, self._failed - 1)
+            return result
+        self._failed = min(self._failed + OUTWEIGH, MOST_FAILED * OUTWEIGH)
+        self._pause = 2 ** (self._failed // OUTWEIGH) - 2
+        return self._native(state)
+
+    def _found(self, state: Any) -> Any:
+        hot = self._hot
+        result = hot(state)
+        if result is not MISS:
+            return result
+        for attempt in self._attempts:
+            if attempt is not hot:
+                result = attempt(state)
+                if result is not MISS:
+                    self._hot = attempt
+                    return result
+        return MISS
+
+
 class Segment:
     """Mutable. key: start arguments or layouts. variants: attempts, newest last. version: grows with each. seen:
     source expression -> shapes captured so far. limit_hit: no more variants are made for anything. raised: by
@@ -48,7 +97,7 @@ class Segment:
     that a size which depends on data was not what it was captured for."""
 
     __slots__ = ("key", "variants", "version", "seen", "limit_hit", "raised", "loose", "other_sizes", "_at", "_roots", "_recent",
-                 "hot", "__weakref__")  # fmt: skip
+                 "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: Any) -> None:
         self.key = key
@@ -62,25 +111,37 @@ class Segment:
         self._at: int | None = None
         self._roots: dict[int, Root] = {}
         self._recent: tuple[Attempt, ...] = ()
-        #: The variant used last, where there are no roots: a first call often sees what no later one does.
+        #: How many objects in a row died before their second call; how many calls were not remembered since.
+        self._short_lived = self._passed = 0
+        #: What is tried first, before the variants in order: of a place without roots the variant used last
+        #: (a first call often sees what no later one does), else of objects that have no variants; at a
+        #: closed place a `Closed`.
         self.hot: Attempt | None = None
 
     def run(self, state: Any) -> Any:
         """What the variant gives whose guards hold, or MISS."""
-        found = self if self._at is None else self._roots.get(id(state[self._at]))
-        hot = None if found is None else found.hot
+        found = self if self._at is None else self._roots.get(id(state[self._at]), self)
+        hot = found.hot
         if hot is not None:
             result = hot(state)
             if result is not MISS:
                 return result
-        attempts = () if found is None else self.variants if self._at is None else found.attempts  # type: ignore[union-attr]
+        if self._at is None:
+            return self._run_all(state, self, self.variants)
+        attempts: Sequence[Attempt] = () if isinstance(found, Segment) else found.attempts
+        result = self._run_all(state, found, attempts)
+        return self._run_others(state, attempts) if result is MISS else result
+
+    def _run_all(self, state: Any, found: Segment | Root, attempts: Sequence[Attempt]) -> Any:
+        """`run` with these variants but the hot one."""
+        hot = found.hot
         for attempt in attempts:
             if attempt is not hot:
                 result = attempt(state)
                 if result is not MISS:
-                    found.hot = attempt  # type: ignore[union-attr]
+                    found.hot = attempt
                     return result
-        return MISS if self._at is None else self._run_others(state, attempts)
+        return MISS
 
     def _run_others(self, state: Any, tried: Sequence[Attempt]) -> Any:
         """`run` with the variants that other objects used last."""
@@ -88,7 +149,9 @@ class Segment:
             if attempt not in tried:
                 result = attempt(state)
                 if result is not MISS:
-                    self._used(attempt, state)
+                    self._passed = (self._passed + 1) % SAMPLED
+                    if self._short_lived < SHORT_LIVED or not self._passed:
+                        self._used(attempt, state)
                     return result
         return MISS
 
@@ -139,25 +202,49 @@ class Segment:
         candidates = root.attempts if root is not None and root.attempts else self.variants
         return candidates[-1] if candidates else None
 
+    def known(self, state: Any) -> list[Attempt]:
+        """The variants that calls with this state's object are looked up in."""
+        if self._at is None:
+            return list(self.variants)
+        root = self._roots.get(id(state[self._at]))
+        own = [] if root is None else root.attempts
+        return [*own, *(one for one in self._recent if one not in own)]
+
     def is_closed(self, state: Any) -> bool:
         """Whether no more variants are captured for this state's object."""
+        if self.limit_hit:
+            return True
         root = self._root(state) if self._roots else None
-        return self.limit_hit or (root is not None and root.limit_hit)
+        return root is not None and root.limit_hit
 
-    def close(self, state: Any) -> None:
-        """Captures no more variants for this state's object (where it has none: for anything)."""
+    def close(self, state: Any, limit: int) -> None:
+        """Captures no more variants for this state's object; for anything, where it has none or `limit`
+        variants are nobody's: those count for every object."""
         root = self._root(state)
-        if root is None or len(self.variants) >= MOST_VARIANTS:
+        if root is None or self.loose >= limit or len(self.variants) >= MOST_VARIANTS:
             self.limit_hit = True
         else:
             root.limit_hit = True
 
-    def retire(self, state: Any) -> None:
-        """Closes, and forgets the variants that this state's object used."""
-        self.close(state)
-        root = self._root(state)
+    def retire(self, state: Any, everything: bool) -> None:
+        """Closes for this state's object and forgets the variants that it used; everything: for all
+        objects."""
+        root = None if everything else self._root(state)
+        if root is None:
+            self.limit_hit = True
+        else:
+            root.limit_hit = True
         for attempt in list(self.variants if root is None else root.attempts):
             self.remove(attempt)
+
+    def serve(self, state: Any, native: Attempt) -> None:
+        """At a closed place: calls with this state's object no longer miss. native(state): the program
+        itself."""
+        root = self._roots.get(id(state[self._at])) if self._at is not None else None
+        if root is None and not self.limit_hit:
+            return
+        known = self.known(state)
+        (self if root is None else root).hot = Closed(known, native) if known else native
 
     def _used(self, attempt: Attempt, state: Any) -> None:
         self._recent = (attempt, *(one for one in self._recent if one is not attempt))[:RECENT]
@@ -185,6 +272,7 @@ class Segment:
             gone = alive._roots.pop(key, None) if alive is not None else None
             if gone is not None and alive is not None:
                 alive.loose += gone.captured
+                alive._short_lived = 0 if gone.hot is not None else alive._short_lived + 1
 
         return forget
 

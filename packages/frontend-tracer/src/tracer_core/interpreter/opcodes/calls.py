@@ -47,7 +47,7 @@ def call_function_ex(m: Machine, f: Frame, arg: int) -> None:
     if not (hasattr(type(positional), "__iter__") or hasattr(type(positional), "__getitem__")):
         kind = type(positional).__name__
         raise TypeError(f"{function_text(function)} argument after * must be an iterable, not {kind}")
-    args = m.spread(positional)
+    args = m.spread(positional, varies=True)
     if f.stack and f.stack[-1] is NULL:
         f.stack.pop()
     for name in kwargs:

@@ -91,7 +91,7 @@ def list_extend(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _may_iterate(value):
         raise TypeError(f"Value after * must be an iterable, not {type(value).__name__}")
-    items = m.spread(value)
+    items = m.spread(value, varies=True)
     m.list_extend(m.peek(f, arg), items)
 
 
@@ -147,7 +147,7 @@ def unpack_sequence(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _may_iterate(value):
         raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
-    items = m.spread(value)
+    items = m.spread(value, varies=True)
     if len(items) < arg:
         raise ValueError(f"not enough values to unpack (expected {arg}, got {len(items)})")
     if len(items) > arg:
@@ -161,7 +161,7 @@ def unpack_ex(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _may_iterate(value):
         raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
-    items = m.spread(value)
+    items = m.spread(value, varies=True)
     if len(items) < before + after:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"

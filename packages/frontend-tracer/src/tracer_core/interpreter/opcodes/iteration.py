@@ -11,7 +11,7 @@ from tracer_core.interpreter.machine import Machine
 
 @opcode("GET_ITER")
 def get_iter(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.iterate(m.pop(f)))
+    f.stack.append(m.loop(m.pop(f)))
 
 
 @opcode("GET_YIELD_FROM_ITER")
