@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
+from tracer_core.plugin_api import operators
+
 F = torch.nn.functional
-aten = torch.ops.aten
+aten = operators("aten")
 
 
 def multi_head_attention(

@@ -20,6 +20,7 @@ from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.triton.product import Blocks
 from inductor_backend.codegen.wrapper import EARLY, EXAMPLE, Step, Wrapper
+from inductor_backend.codegen.writer import plain
 from inductor_backend.externs.packed_ops import name_of
 from inductor_backend.externs.table import Choice
 from inductor_backend.freezing.attention import with_own_attention
@@ -49,7 +50,7 @@ from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.memory_plan import MemoryPlan, given_up, lives, plan_memory, touched_storages
 from inductor_backend.size_vars import SizeVars
 from inductor_backend.target import CPU, Target, target_of
-from tracer_core.plugin_api import BackendError, CompileSpec, Runner, env, stage, wants_text
+from tracer_core.plugin_api import BackendError, CompileSpec, Runner, enabled, env, note, stage, wants_text
 
 
 @dataclass(slots=True)
@@ -224,7 +225,7 @@ def _module_text(c: Compilation) -> None:
     calls = sum(kernel is not None for kernel in c.kernels)
     externs = sum(step.extern is not None for step in c.steps)
     header = (
-        f"{c.spec.name}: {calls} fused kernels ({kernels} different), {externs} operator calls.\n\n"
+        f"{plain(c.spec.name)}: {calls} fused kernels ({kernels} different), {externs} operator calls.\n\n"
         "Made by inductor_backend; runs alone: python output_code.py makes random inputs and prints its time.\n"
     )
     wrapper = Wrapper(c.program, c.memory, c.spec.sizes, c.choices)
@@ -358,6 +359,8 @@ def run_stages(c: Compilation, until: str | None = None) -> Compilation:
                 record.text = item.dump(c)
             elif item.name == "module":
                 record.text = c.text.partition("\n")[0].strip('"')  # kernels and operators of a call, counted
+            if item.name == "module" and enabled("output_code"):
+                note("output_code", "%s:\n%s", c.spec.name, c.text)
         c.seconds[item.name] = time.perf_counter() - before
         if item.name == until:
             break

@@ -27,8 +27,9 @@ from inductor_backend.externs.table import (
 from inductor_backend.freezing.per_call import pays
 from inductor_backend.runtime import triton_build
 from inductor_backend.size_vars import hint
+from tracer_core.plugin_api import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: Names of captured functions and methods that become products.
 PRODUCTS = frozenset({"linear", "matmul", "__matmul__", "mm", "addmm", "bilinear", "lstm", "gru"})

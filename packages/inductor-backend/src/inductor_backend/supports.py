@@ -64,6 +64,14 @@ _DEVICES = ("cpu", "cuda")
 _MAIN_DEVICES: WeakKeyDictionary[torch.fx.Graph, torch.device] = WeakKeyDictionary()
 
 
+def copies_across(node: torch.fx.Node) -> bool:
+    """Whether a node copies from one device to another, which is an operator's work."""
+    value, source = node.meta.get("val"), node.args[0] if node.args else None
+    if node.target is not aten._to_copy.default or not isinstance(source, torch.fx.Node):
+        return False
+    return isinstance(value, torch.Tensor) and value.device != source.meta["val"].device
+
+
 def _elsewhere(node: torch.fx.Node) -> str | None:
     """Why a node stays out of a graph whose loops run on another device: None for copies between devices, and where
     all that lies elsewhere has no dimensions. (The core compiles what several GPUs do apart, one part a GPU.)"""
@@ -71,7 +79,7 @@ def _elsewhere(node: torch.fx.Node) -> str | None:
     if graph not in _MAIN_DEVICES:
         _MAIN_DEVICES[graph] = main_device(graph)
     main = _MAIN_DEVICES[graph]
-    if main.type == "cpu" or node.target is getitem or node.target is aten._to_copy.default:
+    if main.type == "cpu" or node.target is getitem or copies_across(node):
         return None
     if node in host_side(graph):
         return None

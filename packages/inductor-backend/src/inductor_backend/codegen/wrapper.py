@@ -16,7 +16,7 @@ import torch
 from inductor_backend.codegen.cpp.expressions import size_expression
 from inductor_backend.codegen.cpp.module import Run
 from inductor_backend.codegen.own_calls import OWN_CALLS
-from inductor_backend.codegen.writer import CodeWriter
+from inductor_backend.codegen.writer import CodeWriter, literal
 from inductor_backend.errors import unsupported
 from inductor_backend.externs.packed_ops import name_of
 from inductor_backend.externs.table import Choice
@@ -232,7 +232,7 @@ class Wrapper:
         out.raw('"""' + header + '"""')
         out.raw(_IMPORTS)
         for number, source in enumerate(sources):
-            out.raw(f"SOURCE_{number} = r'''\n{source}'''\n")
+            out.raw(f"SOURCE_{number} = {literal(source)}\n")
         names = ", ".join(f"SOURCE_{k}" for k in range(len(sources)))
         if sources:
             out.line(f"library = load_library([{names}], {self.program.name!r}, globals().get('LIBRARY'))")

@@ -1,10 +1,21 @@
-"""Indented text, line by line."""
+"""Indented text, line by line; and text from outside (names of the user's files and functions) made safe to write in it."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+def plain(text: str) -> str:
+    """Text for a comment of C++ or Python or inside a string. What could end it, or go on in the next line, becomes
+    ``_``: a file or function may have any name."""
+    return "".join(one if one.isprintable() and one not in "\\'\"?" else "_" for one in text)
+
+
+def literal(text: str) -> str:
+    """A Python string, readable in the module where the text allows it."""
+    return repr(text) if "'''" in text or text.endswith(("\\", "'")) else f"r'''\n{text}'''"
 
 
 class CodeWriter:

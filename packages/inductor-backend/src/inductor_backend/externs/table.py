@@ -17,10 +17,11 @@ import torch
 
 from inductor_backend.externs import draws, own, packed, packed_ops, planes, points
 from inductor_backend.externs.fallbacks import FALLBACKS
+from tracer_core.plugin_api import operators
 
 __all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best"]
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: From this many rows on both operands are packed block by block; with fewer, weights are read once, as they lie.
 BLOCKED_ROWS = 64

@@ -15,8 +15,9 @@ from inductor_backend.externs import packed
 from inductor_backend.externs.packed_ops import OPERATORS, attention, geometry, lstm
 from inductor_backend.externs.packed_ops import pack as pack_weight
 from inductor_backend.torch_private import lazy_graph_module
+from tracer_core.plugin_api import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: Where a node says to which instance of equal regions it belongs: (instance, which of its nodes).
 INSTANCE = "inductor_instance"

@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 import torch
 
 from inductor_backend.target import main_device
-from tracer_core.plugin_api import CompileSpec, Runner, logger
+from tracer_core.plugin_api import CompileSpec, Runner, logger, operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 Node = torch.fx.Node
 

@@ -17,6 +17,7 @@ from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWri
 from inductor_backend.codegen.triton.module import TritonModule, specification_of
 from inductor_backend.codegen.triton.wrapper import TritonWrapper
 from inductor_backend.codegen.wrapper import Step
+from inductor_backend.codegen.writer import plain
 from inductor_backend.externs import interleaved
 from inductor_backend.externs.table import Choice, aten_choice
 from inductor_backend.gpu.products import product_kernel, tiles_of
@@ -267,7 +268,7 @@ def module_text(c: Compilation) -> None:
     launched = sum(kernel is not None for kernel in c.kernels)
     operators = sum(step.extern is not None for step in c.steps)
     header = (
-        f"{c.spec.name}: {launched} fused kernels ({len(module.kernels)} different), {operators} operator calls.\n\n"
+        f"{plain(c.spec.name)}: {launched} fused kernels ({len(module.kernels)} different), {operators} operator calls.\n\n"
         "Made by inductor_backend; runs alone: python output_code.py makes random inputs and prints its time.\n"
     )
     wrapper = TritonWrapper(c.program, c.memory, c.spec.sizes, c.choices, module, c.target.device, c.over)

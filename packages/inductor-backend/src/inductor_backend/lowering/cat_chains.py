@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-aten = torch.ops.aten
+from tracer_core.plugin_api import operators
+
+aten = operators("aten")
 
 #: Operators that want their operand dense: a version of a longer buffer is strided.
 _NEED_DENSE = frozenset({aten.convolution.default, aten.mm.default, aten.addmm.default, aten.bmm.default})

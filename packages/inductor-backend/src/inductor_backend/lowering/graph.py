@@ -42,7 +42,7 @@ from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, last_strides, same_strides
 from inductor_backend.regions.cut import instance_of
 from inductor_backend.size_vars import SizeVars
-from inductor_backend.supports import tensors_of
+from inductor_backend.supports import copies_across, tensors_of
 from inductor_backend.target import target_of
 from tracer_core.plugin_api import BackendError, CompileSpec
 
@@ -189,7 +189,7 @@ class GraphLowering:
             return
         args = [self.value_of(argument) for argument in node.args]
         kwargs = {name: self.value_of(argument) for name, argument in node.kwargs.items()}
-        if self.crosses(node):
+        if copies_across(node):
             self.env[node] = call_fallback(self.ctx, node.target, args, kwargs)
             return
         lowering = LOWERINGS.get(node.target)
@@ -243,13 +243,6 @@ class GraphLowering:
         if self.target.triton and lowering.__module__ == scan.__name__ and scan.is_slow_on_gpus(node):
             return True
         return any(tensor.dtype not in MEMORY_TYPES for tensor in tensors_of(node))
-
-    def crosses(self, node: torch.fx.Node) -> bool:
-        """Whether it copies from one device to another, which is an operator's work."""
-        value, source = node.meta.get("val"), node.args[0] if node.args else None
-        if node.target is not aten._to_copy.default or not isinstance(source, torch.fx.Node):
-            return False
-        return isinstance(value, torch.Tensor) and value.device != source.meta["val"].device
 
     def brought(self, argument: Any) -> Any:
         """A tensor without dimensions that lies elsewhere, on the device of the loops."""

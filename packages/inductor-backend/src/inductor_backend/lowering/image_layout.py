@@ -17,8 +17,9 @@ import torch
 from inductor_backend.externs import packed_ops
 from inductor_backend.size_vars import hint
 from inductor_backend.target import in_tensor_cores
+from tracer_core.plugin_api import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: operator -> positions of its image, its weight, "transposed" and "groups".
 CONVOLUTIONS = {

@@ -62,14 +62,18 @@ def addmm(ctx: Lowering, bias: Ref, a: Ref, b: Ref, beta: Any = 1, alpha: Any = 
 
 @lower(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def attention(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwargs: Any) -> Any:
+    """The result is laid out as the query is, so the query is laid out as the graph says."""
     used = ctx.used_outputs()
 
     def operand(x: Any) -> Any:
         return last_dense(ctx, x) if isinstance(x, Ref) else x
 
+    given: Any = ctx.node.args[0]
+    asked = ctx.strided(query, ctx.sizes.exprs(given.meta["val"].stride()))
+    first = asked if asked.layout.strides[-1] == 1 else operand(query)
     return ctx.extern(
         ctx.node.target,
-        [operand(x) for x in (query, key, value, *rest)],
+        [first, *(operand(x) for x in (key, value, *rest))],
         {name: operand(x) for name, x in kwargs.items()},
         used=used,
         label="attention",

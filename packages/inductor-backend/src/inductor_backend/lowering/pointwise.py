@@ -17,6 +17,7 @@ from inductor_backend.loop_ir.values import Value, cast, const, make
 from inductor_backend.loop_ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.ops import compute_dtype
+from tracer_core.plugin_api import operators
 
 UNARY = {
     "exp": aten.exp.default,
@@ -339,7 +340,7 @@ def to_copy(ctx: Lowering, x: Ref, **kwargs: Any) -> Ref:
     return ctx.pointwise(_convert(ctx, x, ctx.meta().dtype), label="to")
 
 
-@lower(torch.ops.prims.convert_element_type.default)
+@lower(operators("prims").convert_element_type.default)
 def convert_element_type(ctx: Lowering, x: Ref, dtype: torch.dtype) -> Ref:
     return ctx.pointwise(_convert(ctx, x, dtype), label="to")
 

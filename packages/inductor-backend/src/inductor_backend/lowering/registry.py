@@ -30,8 +30,9 @@ from inductor_backend.loop_ir.views import Ref, broadcast
 from inductor_backend.lowering.cat_chains import Chain
 from inductor_backend.ops import compute_dtype
 from inductor_backend.size_vars import SizeVars
+from tracer_core.plugin_api import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 LOWERINGS: dict[Any, Callable[..., Any]] = {}
 

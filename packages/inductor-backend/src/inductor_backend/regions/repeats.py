@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from inductor_backend.freezing.split import VIEWS
+from tracer_core.plugin_api import operators
 
 Node = torch.fx.Node
 
@@ -28,7 +29,7 @@ WORTH = 40
 WINDOW, DISTANCES = 6, 3
 
 #: Attention that takes a probability of dropout and refuses all but 0.
-WITHOUT_DROPOUT = frozenset({torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default})
+WITHOUT_DROPOUT = frozenset({operators("aten")._scaled_dot_product_flash_attention_for_cpu.default})
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,19 +19,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
-from inductor_backend.runtime.entries import (
-    cache_directory,
-    check_bytes,
-    check_file,
-    one_builder,
-    replace,
-    write_entry,
-)
+from inductor_backend.runtime.entries import cache_directory, entries, one_builder
 from inductor_backend.runtime.launch import launcher, maker
 from inductor_backend.runtime.objects import LAUNCHER, Unit, compiled, key_of, run_compiler
 from inductor_backend.runtime.toolchain import Toolchain, find_compiler
-from tracer_core.plugin_api import BackendError
+from tracer_core.plugin_api import BackendError, CacheLocationError, leave_folder, note, replace_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +72,8 @@ class Library:
         return self.path.read_bytes()
 
 
+Made = TypeVar("Made", bound="Library | None")
+
 _loaded: dict[str, Library] = {}
 _loaded_lock = threading.Lock()
 
@@ -100,7 +96,7 @@ def build(sources: Sequence[str | Unit], *, name: str) -> Library:
     try:
         tools = find_compiler()
     except BackendError:
-        stored = _built_by_any_compiler(units, name)
+        stored = _in_a_folder(lambda directory, where: _built_by_any_compiler(units, name, directory, where))
         if stored is None:
             raise
         return stored
@@ -109,24 +105,41 @@ def build(sources: Sequence[str | Unit], *, name: str) -> Library:
         known = _loaded.get(key)
     if known is not None:
         return _as_hit(known, "already loaded in this process")
-    directory, where = cache_directory()
+    return _in_a_folder(lambda directory, where: _found_or_built(units, tools, key, name, directory, where))
+
+
+def _in_a_folder(make: Callable[[Path, str], Made]) -> Made:
+    """make(the cache's folder, its name for messages); with a temporary folder if its files cannot be written or loaded."""
+    while True:
+        try:
+            directory, where = cache_directory()
+            try:
+                return make(directory, where)
+            except OSError as error:
+                leave_folder(directory, error)
+        except CacheLocationError as error:
+            raise BackendError("inductor", "load", str(error)) from error
+
+
+def _found_or_built(
+    units: Sequence[Unit], tools: Toolchain, key: str, name: str, directory: Path, where: str
+) -> Library:
     path = directory / f"{key}.so"
     with one_builder(directory, key):
-        damage = check_file(path)
+        damage = entries().check_file(path)
         if damage is None:
             return _load(name, key, path, True, f"found in the cache ({where})", 0.0)
         started = time.perf_counter()
-        write_entry(path, _linked([*units, LAUNCHER], tools, directory, name))
+        entries().write(path, _linked([*units, LAUNCHER], tools, directory, name))
         _link_for_any_compiler(units, path)
         seconds = time.perf_counter() - started
     return _load(name, key, path, False, f"compiled in {seconds:.2f} s: {damage} ({where})", seconds)
 
 
-def _built_by_any_compiler(units: Sequence[Unit], name: str) -> Library | None:
+def _built_by_any_compiler(units: Sequence[Unit], name: str, directory: Path, where: str) -> Library | None:
     """The entry that some compiler made of these texts here before, for machines that have lost theirs."""
-    directory, where = cache_directory()
     path = directory / f"{key_of(units, None)}.so"
-    if check_file(path) is not None:
+    if entries().check_file(path) is not None:
         return None
     return _load(name, path.stem, path, True, f"found in the cache; no compiler here ({where})", 0.0)
 
@@ -144,7 +157,7 @@ def load_binary(data: bytes, *, name: str) -> Library:
 
     Raises BackendError (stage "load") if the bytes are damaged or were built for another processor.
     """
-    damage = check_bytes(data)
+    damage = entries().check(data)
     if damage is not None:
         raise BackendError("inductor", "load", f"stored library {name!r}: {damage}")
     key = "b" + hashlib.sha256(data).hexdigest()[:39]
@@ -152,11 +165,14 @@ def load_binary(data: bytes, *, name: str) -> Library:
         known = _loaded.get(key)
     if known is not None:
         return _as_hit(known, "already loaded in this process")
-    directory, where = cache_directory()
-    path = directory / f"{key}.so"
-    if check_file(path) is not None:
-        replace(path, data)
-    return _load(name, key, path, True, f"loaded from stored bytes ({where})", 0.0)
+
+    def written(directory: Path, where: str) -> Library:
+        path = directory / f"{key}.so"
+        if entries().check_file(path) is not None:
+            replace_file(path, data)
+        return _load(name, key, path, True, f"loaded from stored bytes ({where})", 0.0)
+
+    return _in_a_folder(written)
 
 
 def forget_loaded() -> None:
@@ -174,7 +190,7 @@ def _linked(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str)
             files.append(Path(folder) / f"{number}.o")
             files[-1].write_bytes(data)
         target = Path(folder) / "out.so"
-        run_compiler([tools.path, *map(str, files), "-o", str(target), *tools.link_flags], name)
+        run_compiler([tools.path, *map(str, files), "-o", str(target), *tools.link_flags], name, Path(folder))
         return target.read_bytes()
 
 
@@ -182,15 +198,14 @@ def _linked(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str)
 
 
 def _load(name: str, key: str, path: Path, hit: bool, reason: str, seconds: float) -> Library:
-    try:
-        handle = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise BackendError("inductor", "load", f"{name}: {error}") from error
+    handle = ctypes.CDLL(str(path))
     library = Library(name, key, path, hit, reason, seconds, handle)
+    note("cache", "library of %s: %s: %s", name, "hit" if hit else "miss", reason)
     with _loaded_lock:
         _loaded[key] = library
     return library
 
 
 def _as_hit(library: Library, reason: str) -> Library:
+    note("cache", "library of %s: hit: %s", library.name, reason)
     return Library(library.name, library.key, library.path, True, reason, 0.0, library.handle)

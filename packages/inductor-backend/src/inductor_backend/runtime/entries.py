@@ -1,7 +1,7 @@
-"""Files of the cache: a compiled image or object and a footer by which damage is seen before it is used.
+"""The cache of compiled libraries and objects: its folder, its file format, and the locks of those who build.
 
-In: bytes and keys. Out: entries in a folder that only the user may write to. What always holds: an entry is written by
-one atomic rename; processes that want the same one at once wait for the first.
+In: keys. Out: entries in a folder that only the user may write to. What always holds: processes that want the same entry
+at once wait for the first.
 """
 
 from __future__ import annotations
@@ -9,65 +9,28 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
-import hashlib
 import os
-import shutil
-import stat
 import struct
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from inductor_backend.runtime.toolchain import processor
-from tracer_core.plugin_api import env
+from tracer_core.plugin_api import Entries, private_folder
 
-#: Changes when the file format or the calling convention changes.
-FORMAT = b"tcso0001"
 _SLOTS = 1 << 20
-FOOTER = len(FORMAT) + 16 + 32  # format, processor digest, SHA-256
 
 
 def cache_directory(part: str = "inductor-cpp") -> tuple[Path, str]:
-    """(folder for entries, how to call it in messages). Private to the user: 0700, owned by us.
-
-    A library that others may write is code that others may run as us, so a folder that is not ours
-    is not used: a private temporary one is, which lasts as long as the process.
-    """
-    wanted = Path(env().cache_dir).expanduser().absolute() / part
-    problem = _make_private(wanted)
-    return (wanted, str(wanted)) if problem is None else (_temporary(part), f"no disk cache: {problem}")
-
-
-@functools.lru_cache(maxsize=64)
-def _make_private(folder: Path) -> str | None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        facts = folder.stat()
-        if facts.st_uid != os.getuid():
-            return f"{folder} belongs to another user"
-        if stat.S_IMODE(facts.st_mode) & 0o077:
-            folder.chmod(0o700)
-        if not os.access(folder, os.W_OK):
-            return f"{folder} is not writable"
-    except OSError as error:
-        return f"{folder}: {error.strerror}"
-    return None
+    """(folder for entries, how to call it in messages). Raises CacheLocationError if no folder can be written to."""
+    folder, problem = private_folder(part)
+    return folder, str(folder) if problem is None else f"no disk cache: {problem}"
 
 
 @functools.cache
-def _temporary(part: str) -> Path:
-    import atexit
-
-    folder = Path(tempfile.mkdtemp(prefix=f"tracer-{part}-"))
-    owner = os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == owner:  # not in a forked child
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return folder
+def entries() -> Entries:
+    """The files of libraries and objects that run on this processor."""
+    return Entries(processor()[1])
 
 
 @contextlib.contextmanager
@@ -114,46 +77,3 @@ def _lock(descriptor: int, byte: int, kind: int) -> None:
         return
     request = struct.pack("hhqqi0q", kind, os.SEEK_SET, byte, 1, 0)
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, request)
-
-
-def footer(image: bytes) -> bytes:
-    head = FORMAT + processor()[1].encode()
-    return head + hashlib.sha256(image + head).digest()
-
-
-def check_bytes(data: bytes) -> str | None:
-    """None if `data` is a whole entry for this processor, else what is wrong."""
-    image, foot = data[:-FOOTER], data[-FOOTER:]
-    if not foot.startswith(FORMAT):
-        return "not a library of this version, or cut short"
-    if hashlib.sha256(image + foot[:-32]).digest() != foot[-32:]:
-        return "damaged: its checksum is wrong"
-    if foot != footer(image):
-        return "built for another processor"
-    return None
-
-
-def check_file(path: Path) -> str | None:
-    try:
-        return check_bytes(path.read_bytes())
-    except FileNotFoundError:
-        return "not in the cache"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-
-
-def write_entry(path: Path, image: bytes) -> None:
-    replace(path, image + footer(image))
-
-
-def replace(path: Path, data: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o700)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise

@@ -20,9 +20,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from inductor_backend.runtime.entries import FOOTER, FORMAT, check_file, one_builder, write_entry
+from inductor_backend.runtime.entries import entries, one_builder
 from inductor_backend.runtime.toolchain import Toolchain, processor
-from tracer_core.plugin_api import BackendError
+from tracer_core.plugin_api import ENTRY_FORMAT, BackendError, demand_room
 
 INCLUDE_DIR = Path(__file__).resolve().parent.parent / "codegen" / "cpp"
 
@@ -53,7 +53,7 @@ LAUNCHER = Unit((INCLUDE_DIR / "launcher.cpp").read_text(), keep=True)
 
 def key_of(units: Sequence[Unit], tools: Toolchain | None) -> str:
     """tools: None for the key that every compiler's result shares."""
-    digest = hashlib.sha256(FORMAT)
+    digest = hashlib.sha256(ENTRY_FORMAT)
     toolchain = processor()[1] if tools is None else tools.fingerprint()
     for part in (toolchain, _digest(INCLUDE_DIR), *(part for unit in units for part in unit.parts())):
         data = part.encode()
@@ -130,7 +130,7 @@ def compiled(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str
 
 
 def _stored(path: Path | None) -> bytes | None:
-    return None if path is None or check_file(path) is not None else path.read_bytes()[:-FOOTER]
+    return None if path is None else entries().image(path)
 
 
 def _make(
@@ -162,7 +162,7 @@ def _object(unit: Unit, path: Path | None, key: str, tools: Toolchain, directory
         stored = _stored(path)  # another process may have been the first
         if stored is None:
             stored = _compile(unit, tools, directory, label)
-            write_entry(path, stored)
+            entries().write(path, stored)
         return stored
 
 
@@ -172,24 +172,28 @@ def _compile(unit: Unit, tools: Toolchain, directory: Path, label: str) -> bytes
         source.write_text(unit.text)
         more = [*unit.flags, *(["-DTC_TRIG"] if _TRIG.search(unit.text) else [])]
         more += [] if unit.headers is None else [f"-I{unit.headers}"]
-        run_compiler(
-            [tools.path, *tools.flags, f"-I{INCLUDE_DIR}", *more, "-c", str(source), "-o", str(made)], label, source
-        )
+        command = [tools.path, *tools.flags, f"-I{INCLUDE_DIR}", *more, "-c", str(source), "-o", str(made)]
+        run_compiler(command, label, Path(folder), source)
         return made.read_bytes()
 
 
-def run_compiler(command: Sequence[str], name: str, source: Path | None = None) -> None:
-    """Runs the compiler. Raises BackendError with its words; source: kept beside the cache's entries then."""
+def run_compiler(command: Sequence[str], name: str, scratch: Path, source: Path | None = None) -> None:
+    """Runs the compiler, whose own files go to the folder `scratch`. Raises BackendError with its words, or OSError if the
+    disk is full; source: kept beside the cache's entries then."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
-        )
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False,
+            env={**os.environ, "TMPDIR": str(scratch)},
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise BackendError(
             "inductor", "c++ compile", f"{name}: the compiler took over {_COMPILE_SECONDS} s"
         ) from None
+    except OSError as error:
+        raise BackendError("inductor", "toolchain", f"{command[0]} cannot be run: {error}") from error
     if done.returncode == 0:
         return
+    demand_room(scratch)
     where = ""
     if source is not None:
         kept = source.parent.parent / f"failed-{name}"

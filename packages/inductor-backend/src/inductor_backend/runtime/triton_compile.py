@@ -93,12 +93,47 @@ def binary_of(kernel: Kernel, target: Any, aligned: bool = True, make: bool = Tr
     metadata = made.metadata
     return Binary(
         made.name,
-        made.kernel,
+        _machine_code(made, kernel, target),
         metadata.num_warps,
         metadata.shared,
         getattr(metadata, "global_scratch_size", 0) or 0,
         getattr(metadata, "tensordesc_meta", None) or (),
     )
+
+
+#: LLVM's operations on pairs of 16-bit integers, which it uses from sm_90 on.
+_PAIR = re.compile(r"\b(\w+)\.([su])16x2\s+(%\w+), (%\w+), (%\w+);")
+_ONE_BY_ONE = (
+    r"{ .reg .b16 %pair<4>; mov.b32 {%pair0, %pair1}, \4; mov.b32 {%pair2, %pair3}, \5; "
+    r"\1.\g<2>16 %pair0, %pair0, %pair2; \1.\g<2>16 %pair1, %pair1, %pair3; mov.b32 \3, {%pair0, %pair1}; }"
+)
+
+
+def without_pairs(ptx: str) -> str:
+    """PTX whose operations on pairs of 16-bit integers (``add.s16x2``) are two scalar operations each.
+
+    ptxas up to 13.1 (fixed in 13.3) miscompiles a pair of which only the upper half is read: the constant operand becomes
+    0. LLVM makes such pairs from index arithmetic whose range it knows, and a block that is longer than the rows it covers
+    leaves dead halves. Gradients of max pooling and of shifted windows were wrong by this.
+    """
+    return _PAIR.sub(_ONE_BY_ONE, ptx)
+
+
+def _machine_code(made: Any, kernel: Kernel, target: Any) -> bytes:
+    """The machine code of Triton's CompiledKernel, assembled again where its PTX has pairs of 16-bit integers."""
+    if target.arch < 90:
+        return made.kernel  # type: ignore[no-any-return]
+    ptx = made.asm.get("ptx")
+    if ptx is None:
+        detail = "Triton has not kept its PTX, which is needed: unset TRITON_STORE_BINARY_ONLY and remove its cache"
+        raise NotCompiled(f"{kernel.name}: {detail}", kernel.text)
+    scalar = without_pairs(ptx)
+    if scalar == ptx:
+        return made.kernel  # type: ignore[no-any-return]
+    from triton.compiler.compiler import make_backend  # heavy: triton
+
+    backend = make_backend(target)
+    return backend.make_cubin(scalar, {}, backend.parse_options(_options(kernel, target)), target.arch)  # type: ignore[no-any-return]
 
 
 def compiled(kernel: Kernel, target: Any, aligned: bool = True, make: bool = True) -> Any:
@@ -155,11 +190,13 @@ def remedy(error: BaseException) -> str:
 def _options(kernel: Kernel, target: Any) -> dict[str, Any]:
     from triton.backends.nvidia.compiler import CUDAOptions  # heavy: triton
 
-    # Numbers too small for full precision stay numbers, as in eager; an index out of range stops the device.
+    # Numbers too small for full precision stay numbers, as in eager; a product is rounded before it is added, so that a value
+    # computed in two kernels is the same to the bit; an index out of range stops the device.
     options = {
         "num_warps": kernel.warps,
         "num_stages": kernel.stages,
         "enable_reflect_ftz": False,
+        "enable_fp_fusion": False,
         "sanitize_overflow": False,
     }
     if "tl.device_assert" in kernel.text:

@@ -18,13 +18,14 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from inductor_backend.runtime.entries import cache_directory, replace
+from inductor_backend.runtime.entries import cache_directory
 from inductor_backend.runtime.triton_compile import Binary, Kernel
 from inductor_backend.runtime.triton_workers import set_in_python
-from tracer_core.plugin_api import logger
+from tracer_core.plugin_api import Entries, logger, note
 
 #: Changes when what a file holds, or the options that kernels are compiled with, change.
-FORMAT = b"tctk0001"
+FORMAT = "triton kernel 03"
+_ENTRIES = Entries(FORMAT)
 
 #: Settings by which Triton does something else than hand out what it has.
 _ASIDE = ("TRITON_ALWAYS_COMPILE", "TRITON_KERNEL_DUMP", "TRITON_KERNEL_OVERRIDE", "TRITON_CACHE_MANAGER",
@@ -42,16 +43,14 @@ def load(kernel: Kernel, capability: int, aligned: bool = True) -> Binary | None
     path = _path(kernel, capability, aligned)
     if path is None:
         return None
-    try:
-        data = path.read_bytes()
-    except OSError:
+    data = _ENTRIES.image(path)
+    note("cache", "kernel %s: %s (%s)", kernel.name, "miss" if data is None else "hit", path)
+    if data is None:
+        if path.exists():
+            logger().warning("%s is damaged: kernel %s is taken from Triton again", path, kernel.name)
         return None
-    checksum, rest = data[len(FORMAT) : len(FORMAT) + 32], data[len(FORMAT) + 32 :]
-    if not data.startswith(FORMAT) or hashlib.sha256(rest).digest() != checksum:
-        logger().warning("%s is damaged: kernel %s is taken from Triton again", path, kernel.name)
-        return None
-    size = int.from_bytes(rest[:4], "little")
-    return Binary(code=rest[4 + size :], **json.loads(rest[4 : 4 + size]))
+    size = int.from_bytes(data[:4], "little")
+    return Binary(code=data[4 + size :], **json.loads(data[4 : 4 + size]))
 
 
 def store(kernel: Kernel, capability: int, binary: Binary, aligned: bool = True) -> None:
@@ -62,9 +61,8 @@ def store(kernel: Kernel, capability: int, binary: Binary, aligned: bool = True)
     facts = asdict(binary)
     code = facts.pop("code")
     head = json.dumps(facts).encode()
-    rest = len(head).to_bytes(4, "little") + head + code
     try:
-        replace(path, FORMAT + hashlib.sha256(rest).digest() + rest)
+        _ENTRIES.write(path, len(head).to_bytes(4, "little") + head + code)
     except OSError as error:
         logger().info("kernel %s is not kept: %s", kernel.name, error)
 

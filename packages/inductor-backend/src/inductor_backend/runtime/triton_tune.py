@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 
 from inductor_backend.runtime.cuda_launch import Matrix, current_stream, launches
-from inductor_backend.runtime.entries import cache_directory, replace
+from inductor_backend.runtime.entries import cache_directory
 from inductor_backend.runtime.triton_build import LoadedKernel, load_what_compiles
 from inductor_backend.runtime.triton_compile import Kernel
 from inductor_backend.torch_private import keep_device_busy
-from tracer_core.plugin_api import logger
+from tracer_core.plugin_api import logger, replace_file
 
 #: Rounds of which the median counts, and launches of a round.
 ROUNDS, LAUNCHES = 5, 10
@@ -76,7 +76,7 @@ def _file(key: str, device: torch.device) -> Path:
 
 def _write(file: Path, value: object) -> None:
     try:
-        replace(file, json.dumps(value).encode())
+        replace_file(file, json.dumps(value).encode())
     except OSError as error:
         logger().warning("what was measured is not stored, and measured again in the next process: %s", error)
 

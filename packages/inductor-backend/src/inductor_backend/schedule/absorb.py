@@ -21,22 +21,60 @@ from inductor_backend.size_vars import SizeVars
 
 def absorb(program: Program, sizes: SizeVars) -> list[str]:
     """Absorbs what it can; returns one line for each activation, absorbed or not and why not."""
-    readers: dict[str, list[Node]] = {}
-    for node in program.nodes:
-        for name in node.reads():
-            readers.setdefault(name, []).append(node)
+    now = _Now(program)
     notes: list[str] = []
-    for node in list(program.nodes):
-        if isinstance(node, ExternNode) and len(node.writes) == 1 and not node.fallback and not node.unpack:
-            _absorb_one(program, sizes, node, readers, notes)
+    products = [node.name for node in program.nodes if _is_product(node)]
+    for name in products:
+        _absorb_one(program, sizes, now, now.node(name), notes)
     return notes
 
 
-def _absorb_one(
-    program: Program, sizes: SizeVars, node: ExternNode, readers: dict[str, list[Node]], notes: list[str]
-) -> None:
+def _is_product(node: Node) -> bool:
+    return (
+        isinstance(node, ExternNode) and len(node.writes) == 1 and not node.fallback and not node.unpack
+    )
+
+
+class _Now:
+    """The nodes of a program as they are now, by name and by what they read. Mutable: absorbing one activation replaces the
+    nodes that read its result, which may be the next products and activations."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._nodes = {node.name: node for node in program.nodes}
+        self._readers: dict[str, list[str]] = {}
+        for node in program.nodes:
+            self._note(node)
+
+    def _note(self, node: Node) -> None:
+        for buffer in node.reads():
+            names = self._readers.setdefault(buffer, [])
+            if node.name not in names:
+                names.append(node.name)
+
+    def node(self, name: str) -> Node:
+        return self._nodes[name]
+
+    def readers(self, buffer: str) -> list[Node]:
+        """Those that are left of the nodes that read it."""
+        found = (self._nodes.get(name) for name in self._readers.get(buffer, ()))
+        return [node for node in found if node is not None and buffer in node.reads()]
+
+    def replace(self, node: Node) -> None:
+        """`node` takes the place of the one of its name."""
+        place = next(i for i, one in enumerate(self._program.nodes) if one.name == node.name)
+        self._program.nodes[place] = self._nodes[node.name] = node
+        self._note(node)
+
+    def remove(self, node: Node) -> None:
+        self._program.nodes[:] = [one for one in self._program.nodes if one.name != node.name]
+        del self._nodes[node.name]
+
+
+def _absorb_one(program: Program, sizes: SizeVars, now: _Now, node: Node, notes: list[str]) -> None:
+    assert isinstance(node, ExternNode)
     (name,) = node.writes
-    users = readers.get(name, [])
+    users = now.readers(name)
     if len(users) != 1 or name in program.output_names or not isinstance(users[0], LoopNode):
         return
     user = users[0]
@@ -47,11 +85,10 @@ def _absorb_one(
     if reason is not None:
         return
     target = user.stores[0].buffers[0]
-    place = program.nodes.index(node)
-    program.nodes[place] = replace(node, post=user.stores[0].value.name)
-    program.nodes.remove(user)
-    _redirect(program, target, program.buffers[name])
-    readers[name] = [n for n in program.nodes if name in n.reads()]
+    now.replace(replace(node, post=user.stores[0].value.name))
+    now.remove(user)
+    for reader in now.readers(target):
+        now.replace(_redirected(program, reader, target, program.buffers[name]))
 
 
 def _refusal(program: Program, sizes: SizeVars, node: ExternNode, user: LoopNode) -> str | None:
@@ -77,8 +114,10 @@ def _refusal(program: Program, sizes: SizeVars, node: ExternNode, user: LoopNode
     return None
 
 
-def _redirect(program: Program, old: str, new: Buffer) -> None:
-    """Every reader of `old` reads `new`, which holds the same elements at the same addresses."""
+def _redirected(program: Program, node: Node, old: str, new: Buffer) -> Node:
+    """The reader of `old` reads `new`, which holds the same elements at the same addresses."""
+    if isinstance(node, ExternNode):
+        return _with_operand(node, old, new.name)
     sizes = program.buffers[old].layout.sizes
 
     def on_load(found: Value, index: tuple[Index, ...]) -> Value | None:
@@ -88,18 +127,11 @@ def _redirect(program: Program, old: str, new: Buffer) -> None:
             found.name, *found.args, attr=(new.name, reshape(new.layout.sizes, sizes, index), new.dtype)
         )
 
-    for place, node in enumerate(program.nodes):
-        if old not in node.reads():
-            continue
-        if isinstance(node, ExternNode):
-            program.nodes[place] = _with_operand(node, old, new.name)
-            continue
-        rewrite = Rewriter(None, on_load)
-        stores = tuple(
-            replace(s, index=tuple(rewrite.index(i) for i in s.index), value=rewrite(s.value))
-            for s in node.stores
-        )
-        program.nodes[place] = replace(node, stores=stores)
+    rewrite = Rewriter(None, on_load)
+    stores = tuple(
+        replace(s, index=tuple(rewrite.index(i) for i in s.index), value=rewrite(s.value)) for s in node.stores
+    )
+    return replace(node, stores=stores)
 
 
 def _with_operand(node: ExternNode, old: str, new: str) -> ExternNode:

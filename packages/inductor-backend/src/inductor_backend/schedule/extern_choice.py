@@ -10,32 +10,33 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from inductor_backend.externs import packed_ops
 from inductor_backend.externs.table import Choice, Operand, aten_choice, best
 from inductor_backend.index_expr import contiguous_strides
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, Program, Strided
 from inductor_backend.size_vars import SizeVars
+from tracer_core.plugin_api import operators
+
+aten = operators("aten")
 
 #: Products whose call may have symbolic sizes: no choice of form depends on them.
 SYMBOLIC = frozenset(
-    {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, packed_ops.convolution, packed_ops.linear, packed_ops.pack}
+    {aten.mm.default, aten.addmm.default, packed_ops.convolution, packed_ops.linear, packed_ops.pack}
 )
 
 
 #: Operators that have an ``out=`` form, whose overload is named "out".
 OUT_FORMS = frozenset(
     {
-        torch.ops.aten.mm.default,
-        torch.ops.aten.addmm.default,
-        torch.ops.aten.bmm.default,
-        torch.ops.aten.baddbmm.default,
+        aten.mm.default,
+        aten.addmm.default,
+        aten.bmm.default,
+        aten.baddbmm.default,
     }
 )
 
 #: Operators that return several tensors, of which a call of ours computes one.
-ONE_OF_SEVERAL = frozenset({torch.ops.aten.convolution_backward.default})
+ONE_OF_SEVERAL = frozenset({aten.convolution_backward.default})
 
 
 def _operand(program: Program, value: Any) -> Any:

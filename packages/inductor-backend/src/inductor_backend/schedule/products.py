@@ -29,8 +29,9 @@ from inductor_backend.loop_ir.nodes import (
 from inductor_backend.loop_ir.values import Value, cast, const, load, make
 from inductor_backend.ops import compute_dtype
 from inductor_backend.size_vars import SizeVars
+from tracer_core.plugin_api import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: Element types that tensor cores multiply.
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import torch
-
 from inductor_backend.index_expr import Index
 from inductor_backend.loop_ir.nodes import BufferKind, ExternNode, Program, Store, loads_of
 from inductor_backend.loop_ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody
+from tracer_core.plugin_api import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: Operators whose (first) result is memory of its own, whatever their arguments.
 FRESH_RESULTS = frozenset(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.expressions import memory_type, size_expression
 from inductor_backend.codegen.cpp.kernel import NAME, KernelText
-from inductor_backend.codegen.writer import CodeWriter
+from inductor_backend.codegen.writer import CodeWriter, plain
 from inductor_backend.index_expr import Expr
 from inductor_backend.loop_ir.nodes import Program
 
@@ -167,7 +167,7 @@ class CppModule:
         for text, (name, comments) in self.kernels.items():
             if name in wanted:
                 for comment in comments[:8]:
-                    out.raw(f"// {comment}")
+                    out.raw(f"// {plain(comment)}")
                 out.raw(text.replace(NAME, name))
         for run, _ in uses:
             self._function(run, out)

@@ -107,9 +107,10 @@ class TritonKernelWriter(Addressing):
         widen = ".to(tl.float32)" if dtype in (torch.bfloat16, torch.float16) else ""
         axes = self.axes(value.variables)
         empty = self.program.buffers[buffer].layout.numel == 0
-        if empty and all(axis.numel != 0 for axis in self.tile.outer):  # this stands before a row, of which nothing is read
-            zero = constant_text(0, value.dtype)
-            return f"tl.broadcast_to({zero}, {self.shape(axes)})" if axes else zero
+        if empty and all(axis.numel != 0 for axis in self.tile.outer):
+            # A masked load gives its other value everywhere; any other stands before a row, of which nothing is read.
+            other = names[value.args[1]] if value.name == "masked_load" else constant_text(0, value.dtype)
+            return f"tl.broadcast_to({other}, {self.shape(axes)})" if axes else other
         if value.name == "masked_load":
             condition, other = (names[arg] for arg in value.args)
             address = self.spread(address, (), axes) if axes else address

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from inductor_backend.codegen.cpp.expressions import size_expression
 from inductor_backend.codegen.triton.kernel import NAME, TritonKernel
 from inductor_backend.codegen.triton.matrices import Matrix
-from inductor_backend.codegen.writer import CodeWriter
+from inductor_backend.codegen.writer import CodeWriter, plain
 from inductor_backend.index_expr import Expr, simplify
 from inductor_backend.loop_ir.nodes import Program
 from inductor_backend.runtime.numbers import PITCH
@@ -118,7 +118,7 @@ class TritonModule:
         """The text of each kernel, its user's lines in comments."""
         texts = []
         for kernel, (name, comments) in self.kernels.items():
-            lines = "".join(f"# {comment}\n" for comment in comments[:8])
+            lines = "".join(f"# {plain(comment)}\n" for comment in comments[:8])
             texts.append(lines + kernel.text.replace(NAME, name))
         return texts
 

@@ -15,7 +15,7 @@ import torch
 
 from inductor_backend.codegen.triton.module import NUMBERS, TritonModule
 from inductor_backend.codegen.wrapper import Step, Wrapper, size_text, tuple_text
-from inductor_backend.codegen.writer import CodeWriter
+from inductor_backend.codegen.writer import CodeWriter, literal
 from inductor_backend.externs.table import Choice
 from inductor_backend.loop_ir.nodes import ExternNode, Program
 from inductor_backend.loop_ir.values import Number
@@ -99,7 +99,7 @@ class TritonWrapper(Wrapper):
         out.raw(_IMPORTS)
         out.line(f"device = torch.device({str(self.device)!r})")
         for number, source in enumerate(sources):
-            out.raw(f"SOURCE_{number} = r'''\n{source}'''\n")
+            out.raw(f"SOURCE_{number} = {literal(source)}\n")
         out.raw(self.triton.definitions())
         for line in self.definitions:
             out.line(line)

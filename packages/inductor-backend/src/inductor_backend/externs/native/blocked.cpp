@@ -42,6 +42,11 @@ typedef void (*block_function)(const float*, int64_t, const float*, int64_t, flo
 #define BY_ROWS(C, P) {block<1, C, P>, block<2, C, P>, block<3, C, P>}
 #endif
 static const block_function BLOCK[2][MB] = {BY_ROWS(NB, false), BY_ROWS(NB, true)};
+// `count` rows, the first `columns` of a panel: NB vectors at once, which are all NC columns only where vectors have 16 floats
+static void blocks(bool packed, int64_t count, const float* a, int64_t lda, const float* panel, int64_t K, int64_t columns, float* c, int64_t ldc,
+                   bool add) {
+    for (int64_t n = 0; n < columns; n += NB * LANES) BLOCK[packed][count - 1](a, lda, panel + n, K, c + n, ldc, add);
+}
 
 // ---- packing
 // columns [n, n + 64) of rows [0, K): panel[k][64], zeros after the last column
@@ -119,14 +124,13 @@ struct Product {
                 count = packed ? (rows - m < MB ? rows - m : MB) : cut.at(i);
                 const float* as = packed ? at + m * depth + k * MB : at + m * a.rows + k;
                 float* c = out.out + (m0 + m) * out.ldo + n0;
-                const block_function f = BLOCK[packed][count - 1];
                 if (columns == NC && (plain || !last)) {
-                    f(as, a.rows, panel, kc, c, out.ldo, add);
+                    blocks(packed, count, as, a.rows, panel, kc, NC, c, out.ldo, add);
                     continue;
                 }
                 if (add)
                     for (int64_t r = 0; r < count; r++) memcpy(tile + r * NC, c + r * out.ldo, columns * 4);
-                f(as, a.rows, panel, kc, tile, NC, add);
+                blocks(packed, count, as, a.rows, panel, kc, columns, tile, NC, add);
                 if (last) store_rows(&out, tile, m0 + m, count, n0, columns);
                 else
                     for (int64_t r = 0; r < count; r++) memcpy(c + r * out.ldo, tile + r * NC, columns * 4);
