@@ -10,7 +10,9 @@ from collections.abc import Iterable
 
 import torch
 
-aten = torch.ops.aten
+from tracer_core.plugin_api import operators
+
+aten = operators("aten")
 
 #: Operators that make a tensor of nothing.
 FILLS = frozenset(

@@ -15,8 +15,9 @@ import torch
 
 from cudagraphs_backend.state import states
 from cudagraphs_backend.torch_private import storage_key
+from tracer_core.plugin_api import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: Operators that read a value back while they run, which no tag says.
 WAITS: dict[Any, str] = {

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from onnxrt_backend.rewriting import call_after, take_place
+from tracer_core.plugin_api import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: Attention with a mask that is added: where its mask is among the arguments, and how it is called.
 MASKS: dict[Any, tuple[int | None, str]] = {

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
-aten = torch.ops.aten
+from tracer_core.plugin_api import operators
+
+aten = operators("aten")
 
 #: Operator: by which operator of two tensors a lower bound holds, and an upper one; where they are among its arguments.
 LOWER, UPPER = aten.maximum.default, aten.minimum.default

@@ -12,9 +12,9 @@ from __future__ import annotations
 import torch
 
 from onnxrt_backend.rewriting import call_after
-from tracer_core.plugin_api import Fault, checks_indices
+from tracer_core.plugin_api import Fault, checks_indices, operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: Places that are no numbers are read elsewhere than in eager.
 SAMPLES = frozenset({aten.grid_sampler_2d.default, aten.grid_sampler_3d.default, aten.grid_sampler.default})

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from onnxrt_backend.rewriting import call_after, take_place
+from tracer_core.plugin_api import operators
 
-aten = torch.ops.aten
+aten = operators("aten")
 
 #: Elements of a window that are summed up one by one.
 MOST = 1024

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import Fault, checks_indices
+from tracer_core.plugin_api import Fault, checks_indices, operators
 from tvm_backend.tvm_private import Converter
 
 #: TVM looks for what is larger than its least number: not NaN, nor a row of minus infinity.
-POSITIONS = frozenset({torch.ops.aten.argmax.default, torch.ops.aten.argmin.default})
+POSITIONS = frozenset({operators("aten").argmax.default, operators("aten").argmin.default})
 
 
 def fault(node: torch.fx.Node) -> Fault | None:

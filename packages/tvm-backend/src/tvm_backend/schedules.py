@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tracer_core.plugin_api import logger
+from tracer_core.plugin_api import note
 from tvm_backend.tiles import PARALLEL, REDUCTION, extent, largest, tile
 
 #: Elements of a vector, the best first.
@@ -52,7 +52,7 @@ def scheduled(function: Any) -> Any:
             else:
                 _vectorise(schedule, block)
     except Exception as error:  # a primitive's refusal; its errors have no common base but Exception
-        logger("stages").info("tvm: no default schedule: %s", str(error).strip().splitlines()[0])
+        note("stages", "tvm: no default schedule: %s", str(error).strip().splitlines()[0])
         return None
     return schedule.mod["main"].with_attr(DONE, True)
 

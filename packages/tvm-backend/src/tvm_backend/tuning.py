@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tracer_core.plugin_api import BackendError, cache_folder, logger, stage
+from tracer_core.plugin_api import BackendError, logger, private_folder, stage
 from tvm_backend import tvm_private, weighing
 from tvm_backend.options import Options
 
@@ -38,7 +38,7 @@ NEEDED = {
 
 def folder(target: Any, options: Options) -> Path:
     """Where the records of a target are."""
-    root = Path(options.records) if options.records is not None else cache_folder("tvm") / "records"
+    root = Path(options.records) if options.records is not None else private_folder("tvm")[0] / "records"
     return root / hashlib.sha256(str(target).encode()).hexdigest()[:16]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import logger
+from tracer_core.plugin_api import logger, note
 from tvm_backend import schedules
 from tvm_backend.dtypes import DTYPES
 
@@ -68,7 +68,7 @@ def choose(plain: Any, recorded: Any, where: Path) -> Any:
         if known is None or not _worth_having(known.get(_key(before))):
             recorded[name] = before
             taken.append(name)
-    log.info("tvm: recorded schedules for %d functions; %d have quicker defaults", len(every), len(taken))
+    note("stages", "tvm: recorded schedules for %d functions; %d have quicker defaults", len(every), len(taken))
     return recorded
 
 
