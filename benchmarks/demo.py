@@ -3,7 +3,7 @@
 In: models. Out: progress while it works, then a table, and exit status 1 if a model failed or its error is
 more than 3 times eager's own. What always holds: each model has a fresh process and an empty cache, so
 "first call" is what a user waits for the first time (import of the compiler, capture, compile, run); errors
-are against the same program in float64.
+are against the same program in float64; a row whose rounds lie far apart is marked and not part of the mean.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from typing import Any
 from benchmarks import models, processes
 from benchmarks.results import Store
 from benchmarks.tables import geometric_mean, milliseconds, table
-from benchmarks.timing import Plan, alternate, speed_up
+from benchmarks.timing import Plan, alternate, speed_up, spread
 
 ALLOWED = 3.0
+
+#: Rounds whose speed-ups lie further apart than this share of their median say nothing about speed.
+MOST_SPREAD = 0.15
 
 PLAN = Plan(rounds=5, seconds=0.1, least=2)
 
@@ -115,6 +118,11 @@ def acceptable(row: dict[str, Any]) -> bool:
     return "failed" not in row and bool(row["error_ratio"] <= ALLOWED)
 
 
+def is_steady(row: dict[str, Any]) -> bool:
+    """Whether the rounds of a row agree on its speed-up."""
+    return spread(row["seconds"]["eager"], row["seconds"]["compiled"]) <= MOST_SPREAD
+
+
 def progress(row: dict[str, Any]) -> str:
     """What is said when a model is done."""
     if "failed" in row:
@@ -142,11 +150,15 @@ def report(rows: dict[str, dict[str, Any]], backend: str) -> str:
     """The table, with what is worth a note below it."""
     good = {name: row for name, row in rows.items() if "failed" not in row}
     lines = [_line(models.MODELS[name], row) for name, row in good.items()]
-    ratios = [speed_up(row["seconds"]["eager"], row["seconds"]["compiled"]) for row in good.values()]
+    steady = [row for row in good.values() if is_steady(row)]
+    ratios = [speed_up(row["seconds"]["eager"], row["seconds"]["compiled"]) for row in steady]
+    mean = f"{geometric_mean(ratios):.2f}" if ratios else "unknown"
     notes = [
         table(HEAD, lines),
-        f"backend {backend}; geometric mean of the speed-ups {geometric_mean(ratios):.2f}",
+        f"backend {backend}; geometric mean of the speed-ups {mean} ({len(steady)} of {len(good)} rows)",
     ]
+    if len(steady) < len(good):
+        notes.append(f"~ not in the mean: its rounds are more than {MOST_SPREAD:.0%} apart, so the machine was busy")
     said: dict[str, list[str]] = {}
     for name, row in good.items():
         for text in (*row["fallbacks"], *row["breaks"]):
@@ -163,7 +175,7 @@ def _line(model: models.Model, row: dict[str, Any]) -> list[str]:
         model.modes,
         milliseconds(eager),
         milliseconds(compiled),
-        f"{speed_up(row['seconds']['eager'], row['seconds']['compiled']):.2f}",
+        f"{'' if is_steady(row) else '~ '}{speed_up(row['seconds']['eager'], row['seconds']['compiled']):.2f}",
         f"{row['first_call']:.1f}",
         f"{row['error']:.1e}{'' if acceptable(row) else ' WRONG'}",
         f"{row['eager_error']:.1e}",

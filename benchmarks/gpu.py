@@ -3,7 +3,8 @@
 A process per row and kind of compiler (eager, torch, ours; the modes of one kind one after the other, so the first call is
 that of the first mode): seconds of the first call (capture, compile, run; empty caches), milliseconds of a call
 with a synchronisation each (latency) and of one in a row of calls (back to back), MiB of memory (comments in `_one`), greatest
-error relative to eager's largest value. A mode is dropped before the next one starts; what it leaves behind is among the results.
+error relative to eager's largest value; of training rows the largest relative error of any parameter's gradient against float64,
+with eager's beside it. A mode is dropped before the next one starts; what it leaves behind is among the results.
 Resumable: a row that is in the file of results is not measured again. TF32 is allowed.
 """
 
@@ -135,6 +136,10 @@ def _step(function: Any, inputs: tuple[Any, ...], parameters: list[Any], trainin
     return train
 
 
+def _in_double(module: Any, inputs: tuple[Any, ...]) -> None:
+    _step(module, tuple(x.double() if x.is_floating_point() else x for x in inputs), [], True)()
+
+
 def _compiled(compiler: str, function: Any) -> Any:
     kind, _, mode = compiler.partition(":")
     if kind == "eager":
@@ -171,10 +176,21 @@ def measure(row: str, compilers: list[str]) -> dict[str, dict[str, Any]]:
         _step(function, inputs, parameters, training)()
     torch.cuda.synchronize()
     found = {}
+    truth = eager = None
+    if training:
+        from benchmarks import gradient_errors
+
+        eager = gradient_errors.gradients_of(function)
+        truth = gradient_errors.true_gradients(function, lambda wide: _in_double(wide, inputs))
     for number, compiler in enumerate(compilers):
         before = _at_rest(parameters, torch)
         step = _step(_compiled(compiler, function), inputs, parameters, training)
         found[compiler] = _one(step, expected, torch)
+        if truth is not None and eager is not None:
+            step()
+            ours = gradient_errors.gradients_of(function)
+            found[compiler]["gradients"] = gradient_errors.largest_errors(truth, eager, ours)
+            del ours
         if compiler.startswith("ours"):
             found[compiler]["recordings_MiB"] = _recordings()
         found[compiler]["at_rest_MiB"] = _at_rest(parameters, torch)
@@ -312,7 +328,9 @@ class Turn:
 
 
 def table(results: dict[str, dict[str, Any]], compilers: list[str]) -> str:
-    """latency / back to back (first call; peak) of each compiler."""
+    """latency / back to back (first call; peak; error; largest error of a gradient) of each compiler."""
+    from benchmarks import gradient_errors
+
     lines = ["| row | " + " | ".join(compilers) + " |", "|---" * (len(compilers) + 1) + "|"]
     for row in ROWS:
         cells = []
@@ -325,7 +343,8 @@ def table(results: dict[str, dict[str, Any]], compilers: list[str]) -> str:
             else:
                 cells.append(
                     f"{found['latency_ms']:.3f} / {found['back_to_back_ms']:.3f} ({found['first_s'] or '-'} s; "
-                    f"{found['peak_MiB']:.0f}; {found['error']:.0e})"
+                    f"{found['peak_MiB']:.0f}; {found['error']:.0e}"
+                    + (f"; gradients {gradient_errors.told(found['gradients'])})" if "gradients" in found else ")")
                 )
         if any(cells):
             lines.append(f"| {row} | " + " | ".join(cells) + " |")

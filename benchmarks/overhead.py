@@ -2,14 +2,17 @@
 
 In: nothing. Out: a table of microseconds a call with a backend that does nothing, where what is left is guards and
 rebuilding the output: adding two tensors, an MLP of 24 blocks, resnet18, BERT-base, resnext101, and the MLP with
-modules without parameters on and off its way (the figure must not grow with them). What always holds: each
-compiler is alone in its process, the processes take turns, and a figure is the smallest of several medians,
-because what disturbs a measurement only ever adds to it.
+modules without parameters on and off its way (the figure must not grow with them); and, as the group
+``after_limit``, tiny programs in which a value changes with every call (`benchmarks.changing`), long after
+the recompile limit; there eager and ours take turns in one process, because the difference is what counts.
+What always holds: else each compiler is alone in its process, the processes take turns, and a figure is the
+smallest of several medians, because what disturbs a measurement only ever adds to it.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -17,11 +20,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from benchmarks import compilers, models, processes
+from benchmarks import changing, compilers, models, processes
 from benchmarks.models import Program
 from benchmarks.results import Store
 from benchmarks.tables import table
-from benchmarks.timing import per_call
+from benchmarks.timing import per_call, turned
 
 
 def add(x: Any, y: Any) -> Any:
@@ -66,13 +69,15 @@ def _mlp(extra: int = 0, on_the_way: bool = False) -> Callable[[], Program]:
 @dataclass(frozen=True, slots=True)
 class Case:
     """program; compilers; base: the one that is subtracted, "" where the figure is all overhead; calls: in a
-    sample."""
+    sample. group: one of `GROUPS`; in ``after_limit`` the program's only argument is a step that calls its
+    function."""
 
     title: str
     program: Callable[[], Program]
     compilers: tuple[str, ...]
     base: str
     calls: int
+    group: str = "calls"
 
 
 _NOTHING = ("torch:nothing", "ours:nothing", "python:nothing")
@@ -95,31 +100,64 @@ CASES = {
     "mlp_called_1000": _nothing("MLP and 1000 Identity on its way", _mlp(1000, True), 200),
 }
 
-_MEDIANS, _SAMPLES = 7, 15
+
+def _changing(maker: changing.Maker) -> Callable[[], Program]:
+    """The program's function is called by a step that changes a value first."""
+
+    def build() -> Program:
+        function, step = maker()
+        numbers = itertools.count()
+        return Program(function, (lambda compiled: step(compiled, next(numbers)),))
+
+    return build
 
 
-def measure(case: Case, compiler: str) -> dict[str, Any]:
-    """One process's figure: the smallest of several medians, in seconds a call."""
+for _kind, _table in (("number", changing.NUMBERS), ("value", changing.VALUES)):
+    for _name, _maker in _table.items():
+        _title = f"a changing {_kind}: {_name.replace('_', ' ')}"
+        CASES[f"{_kind}_{_name}"] = Case(
+            _title, _changing(_maker), ("eager", "ours:eager"), "eager", 100, "after_limit"
+        )
+GROUPS = tuple(dict.fromkeys(case.group for case in CASES.values()))
+#: Calls before the measurement begins: past the recompile limit by far.
+_BEFORE = {"calls": 3, "after_limit": 200}
+
+#: Medians, and samples of each. What takes turns needs many: the smallest must be one that nothing disturbed.
+_MEDIANS = {"calls": (7, 15), "after_limit": (60, 3)}
+
+
+def measure(case: Case, names: Sequence[str]) -> dict[str, Any]:
+    """One process's figures by compiler: the smallest of several medians, in seconds a call."""
     import torch
 
-    program = case.program()
     with torch.no_grad():
-        function = compilers.compiler(compiler)(program.function)
-        for _ in range(3):
-            program.call(function)
-        medians = [
-            statistics.median(
-                per_call(function, program.args, program.kwargs, case.calls) for _ in range(_SAMPLES)
-            )
-            for _ in range(_MEDIANS)
-        ]
-    return {"medians": medians, "seconds": min(medians)}
+        calls = {name: _call(case, name) for name in names}
+        medians: dict[str, list[float]] = {name: [] for name in names}
+        n_medians, n_samples = _MEDIANS[case.group]
+        for number in range(n_medians):
+            for name in turned(list(names), number):
+                samples = [per_call(*calls[name], case.calls) for _ in range(n_samples)]
+                medians[name].append(statistics.median(samples))
+    return {"medians": medians, "seconds": {name: min(found) for name, found in medians.items()}}
+
+
+def _call(case: Case, compiler: str) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    """(function, args, kwargs), called often enough to be as it will stay."""
+    program = case.program()
+    function, args = compilers.compiler(compiler)(program.function), program.args
+    if case.group == "after_limit":
+        (step,) = args
+        function, args = step, (function,)
+    for _ in range(_BEFORE[case.group]):
+        function(*args, **program.kwargs)
+    return function, args, program.kwargs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures what is not there yet and prints all; 1 if a row failed."""
     parser = argparse.ArgumentParser(prog="benchmarks.overhead", description=__doc__)
-    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--cases", nargs="+", default=[], choices=list(CASES), metavar="NAME")
+    parser.add_argument("--groups", nargs="+", default=["calls"], choices=GROUPS)
     parser.add_argument("--compilers", nargs="+", default=[], metavar="NAME", help="only these")
     parser.add_argument("--repeats", type=int, default=3, help="processes a compiler")
     parser.add_argument("--again", action="store_true", help="measure rows that are there already")
@@ -127,14 +165,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--in-this-process", nargs=2, default=None, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.in_this_process:
-        case, compiler = chosen.in_this_process
-        processes.answer(measure(CASES[case], compiler))
+        case, names = chosen.in_this_process
+        processes.answer(measure(CASES[case], names.split(",")))
         return 0
     processes.warm_up_files()
     store = Store("overhead", again=chosen.again)
     lines: list[list[str]] = []
     failed = False
-    for name in chosen.cases:
+    for name in chosen.cases or [name for name, case in CASES.items() if case.group in chosen.groups]:
         case = CASES[name]
         wanted = [one for one in case.compilers if not chosen.compilers or one in chosen.compilers]
         found = _measured(store, name, wanted, chosen)
@@ -151,17 +189,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measured(store: Store, name: str, wanted: Sequence[str], chosen: argparse.Namespace) -> dict[str, float]:
     """Seconds by compiler, the best of the processes; without those that failed."""
     found: dict[str, float] = {}
-    for number in range(chosen.repeats):
-        for compiler in wanted:
-            child = ["--in-this-process", name, compiler]
-            key = f"{name} {compiler} {number}"
-            measure_it = partial(processes.fresh, "benchmarks.overhead", child, limit=chosen.limit)
-            row, there = store.row(key, measure_it)
-            if "failed" in row:
-                print(f"{key} failed: {row['failed']}", flush=True)
-                continue
-            print(f"{key}: {row['seconds'] * 1e6:.2f} µs{' (stored)' if there else ''}", flush=True)
-            found[compiler] = min(row["seconds"], found.get(compiler, float("inf")))
+    together = [wanted] if CASES[name].group == "after_limit" else [[compiler] for compiler in wanted]
+    for number, names in itertools.product(range(chosen.repeats), together):
+        child = ["--in-this-process", name, ",".join(names)]
+        key = f"{name} {' '.join(names)} {number}"
+        measure_it = partial(processes.fresh, "benchmarks.overhead", child, limit=chosen.limit)
+        row, there = store.row(key, measure_it)
+        if "failed" in row:
+            print(f"{key} failed: {row['failed']}", flush=True)
+            continue
+        for compiler, seconds in row["seconds"].items():
+            found[compiler] = min(seconds, found.get(compiler, float("inf")))
+        shown = ", ".join(f"{seconds * 1e6:.2f} µs" for seconds in row["seconds"].values())
+        print(f"{key}: {shown}{' (stored)' if there else ''}", flush=True)
     return found
 
 

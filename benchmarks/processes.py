@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -104,7 +105,8 @@ class Worker:
 @contextlib.contextmanager
 def worker(module: str, arguments: Sequence[str]) -> Iterator[Worker]:
     """A fresh process with empty caches that lives as long as the block."""
-    signal.signal(signal.SIGTERM, _stop)
+    if threading.current_thread() is threading.main_thread():  # no other thread may ask for it
+        signal.signal(signal.SIGTERM, _stop)
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, contextlib.ExitStack() as files:
         hear, to = os.pipe()
         back, say = os.pipe()

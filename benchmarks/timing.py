@@ -70,6 +70,12 @@ def turned(names: list[str], number: int) -> list[str]:
     return names[first:] + names[:first]
 
 
+def spread(base: list[float], other: list[float]) -> float:
+    """How far the rounds' ratios base / other lie apart, as a share of their median."""
+    ratios = [a / b for a, b in zip(base, other, strict=True)]
+    return (max(ratios) - min(ratios)) / statistics.median(ratios)
+
+
 def speed_up(base: list[float], other: list[float]) -> float:
     """The median over the rounds of base / other: both sides of each ratio were measured together."""
     return statistics.median(a / b for a, b in zip(base, other, strict=True))

@@ -3,8 +3,8 @@
 In: models of `benchmarks.training_models.TIMED` and compilers. Out: a table of milliseconds a step, first calls, peak
 memory, speed-ups over eager and their geometric mean; rows in ``results/training_speed``. What always holds: seconds
 come from one fresh process a model, in which all compilers share weights and batch and take turns; memory comes from
-one fresh process a model and compiler; gradients are judged against eager's before anything is timed, where the model
-draws no random numbers.
+one fresh process a model and compiler; gradients are judged by float64 in a process of their own, without dropout
+(`benchmarks.gradient_errors`): the largest relative error of any parameter's stands beside the seconds, eager's in brackets.
 
 Memory: "peak" is the process's greatest resident memory during steps after the first two; "above idle" is that less what
 it has between steps, when gradients and activations are gone and freed memory was given back to the system.
@@ -51,8 +51,6 @@ class Steps:
 
         return step
 
-    def gradients(self) -> list[Any]:
-        return [p.grad.clone() for p in self.module.parameters() if p.grad is not None]
 
 
 def measure_speed(name: str, names: Sequence[str], plan: Plan) -> dict[str, Any]:
@@ -60,7 +58,7 @@ def measure_speed(name: str, names: Sequence[str], plan: Plan) -> dict[str, Any]
     import torch
 
     steps, functions, first = Steps(name), {}, {}
-    losses, gradients, failed = {}, {}, {}
+    losses, failed = {}, {}
     for compiler in names:
         torch.manual_seed(0)
         start = time.perf_counter()
@@ -72,24 +70,42 @@ def measure_speed(name: str, names: Sequence[str], plan: Plan) -> dict[str, Any]
             functions.pop(compiler, None)
             continue
         first[compiler] = time.perf_counter() - start
-        gradients[compiler] = steps.gradients()
-    differences = {key: difference(found, gradients["eager"]) for key, found in gradients.items()}
-    gradients.clear()
     return {
         "seconds": alternate(functions, (), {}, plan),
         "first": first,
         "losses": losses,
-        "gradients_from_eager": differences,
         "failed_compilers": failed,
         "threads": torch.get_num_threads(),
     }
 
 
-def difference(found: Sequence[Any], truth: Sequence[Any]) -> float:
-    """Of all gradients as one vector, relative to its length."""
-    pairs = list(zip(found, truth, strict=True))
-    length = sum(float(t.square().sum()) for _, t in pairs) ** 0.5
-    return float(sum(float((g - t).square().sum()) for g, t in pairs) ** 0.5 / length)
+def measure_gradients(name: str, names: Sequence[str]) -> dict[str, Any]:
+    """By compiler: the largest relative error of any gradient against float64, with dropout off."""
+    from benchmarks import gradient_errors
+
+    steps = Steps(name)
+    module, (inputs, target) = gradient_errors.without_dropout(steps.module), steps.batch
+
+    def run(wide: Any) -> None:
+        given = [x.double() if x.is_floating_point() else x for x in (inputs, target)]
+        steps.trained.loss(wide(given[0]), given[1]).backward()
+
+    truth = gradient_errors.true_gradients(module, run)
+    buffers = {key: value.clone() for key, value in module.named_buffers()}
+    found: dict[str, Any] = {}
+    eager: Any = None
+    for compiler in ("eager", *(one for one in names if one != "eager")):
+        for key, value in module.named_buffers():
+            value.copy_(buffers[key])
+        try:
+            steps.step(compiler)()
+        except Exception:  # the row of seconds says why
+            continue
+        ours = gradient_errors.gradients_of(module)
+        if compiler == "eager":
+            eager = ours
+        found[compiler] = gradient_errors.largest_errors(truth, eager, ours)
+    return found
 
 
 def measure_memory(name: str, compiler: str) -> dict[str, Any]:
@@ -129,13 +145,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--memory", choices=("yes", "no"), default="yes")
     parser.add_argument("--again", action="store_true", help="measure rows that are there already")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds a process may take")
-    parser.add_argument("--child", choices=("speed", "memory"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=("speed", "memory", "gradients"), help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     plan = Plan(rounds=chosen.rounds, seconds=chosen.seconds, least=2)
     if "eager" not in chosen.compilers:
         parser.error("--compilers must name eager: speed-ups are over it")
     if chosen.child == "speed":
         processes.answer(measure_speed(chosen.models[0], chosen.compilers, plan))
+        return 0
+    if chosen.child == "gradients":
+        processes.answer(measure_gradients(chosen.models[0], chosen.compilers))
         return 0
     if chosen.child == "memory":
         processes.answer(measure_memory(chosen.models[0], chosen.compilers[1]))
@@ -153,6 +172,8 @@ def _row(store: Store, name: str, chosen: argparse.Namespace) -> dict[str, Any]:
     def measure() -> dict[str, Any]:
         speed = [*child, "--child", "speed", "--compilers", *chosen.compilers]
         row: dict[str, Any] = processes.fresh(MODULE, speed, limit=chosen.limit)
+        judged = [*child, "--child", "gradients", "--compilers", *chosen.compilers]
+        row["gradients"] = processes.fresh(MODULE, judged, limit=chosen.limit)
         if chosen.memory == "yes":
             row["memory"] = {
                 one: processes.fresh(
@@ -174,6 +195,8 @@ def _row(store: Store, name: str, chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def _line(name: str, row: dict[str, Any], names: Sequence[str]) -> list[str]:
+    from benchmarks import gradient_errors
+
     seconds, memory = row["seconds"], row.get("memory", {})
     line = [TIMED[name].title]
     line += [milliseconds(statistics.median(seconds[n])) if n in seconds else "failed" for n in names]
@@ -183,6 +206,7 @@ def _line(name: str, row: dict[str, Any], names: Sequence[str]) -> list[str]:
         if n != "eager"
     ]
     line += [f"{row['first'][n]:.1f}" if n in row["first"] else "" for n in names]
+    line += [gradient_errors.told(row.get("gradients", {}).get(n)) for n in names if n != "eager"]
     for n in names:
         found = memory.get(n)
         line.append(f"{found['peak']:.0f} ({found['above_idle']:.0f})" if found else "")
@@ -196,6 +220,7 @@ def report(rows: dict[str, dict[str, Any]], names: Sequence[str]) -> str:
     head = ["step of", *(f"{title(n)} ms" for n in names), *(f"{title(n)} speed-up" for n in others)]
     head += [
         *(f"{title(n)} first s" for n in names),
+        *(f"{title(n)} gradient error (eager's)" for n in others),
         *(f"{title(n)} peak MiB (above idle)" for n in names),
     ]
     good = {name: row for name, row in rows.items() if "failed" not in row}
