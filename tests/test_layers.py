@@ -16,8 +16,8 @@ CORE = ROOT / "packages" / "frontend-tracer" / "src" / "tracer_core"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("version", "errors", "numpy_types", "torch_private", "settings", "collector", "released", "deferred"),
     ("options",),
+    ("logs", "cache_location", "entries"),
     ("guards.layout", "guards.c_helper", "guards.version_words", "guards.constant_contents", "guards.constant_check"),
-    ("logs", "cache_location"),
     ("stages",),
     ("plugin_api",),
     ("captured", "hookspecs", "fallbacks", "eager_backend", "compiled_module", "contiguous", "promotion"),

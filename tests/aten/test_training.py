@@ -661,6 +661,9 @@ def test_a_write_into_an_input_that_nothing_returns_carries_its_gradients(fallba
     assert fallbacks[0].kind == "lowering"
 
 
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 for this processor"
+)
 def test_gradients_of_a_recurrent_layer_have_the_kernels_dtype():
     layer, seen = nn.LSTM(4, 6), {}
 
@@ -747,3 +750,76 @@ def test_a_backward_is_the_last_to_hold_what_the_forward_saved():
     assert left == [True, False]
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         loss.backward()
+
+
+def turned(layer, x):
+    return layer(x).transpose(0, 1)
+
+
+def reshaped(layer, x):
+    return layer(x).view(2, -1, 6)
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize("function", [turned, reshaped])
+def test_a_result_that_is_a_view_may_be_written_to(function, backend):
+    """Wav2Vec2 masks its features after a break: "is a view and is being modified inplace"."""
+    layer = nn.Linear(4, 6)
+    found = []
+    for run in (function, tracer_core.compile(function, backend=backend)):
+        x = torch.arange(16.0).view(4, 4).requires_grad_()
+        layer.zero_grad()
+        y = run(layer, x)
+        y[1] = 0.5
+        y.mul_(2)
+        y.sin().sum().backward()
+        found.append((y.detach(), y.stride(), x.grad, layer.weight.grad.clone()))
+    for eager, ours in zip(*found, strict=True):
+        torch.testing.assert_close(ours, eager)
+
+
+def test_a_result_written_to_keeps_its_gradient():
+    """Eager refuses the backward, which reads what was written to; here the backward has its own copy."""
+    layer = nn.Linear(4, 6)
+
+    def squares(x):
+        y = layer(x)
+        return y.t(), (y * y).sum()
+
+    x = torch.randn(4, 4)
+    expected = torch.autograd.grad(squares(x)[1], layer.weight)
+    y, total = tracer_core.compile(squares, backend="aten_eager")(x)
+    y.mul_(2)
+    torch.testing.assert_close(torch.autograd.grad(total, layer.weight), expected)
+
+
+def greatest(m, x):
+    """The greatest of values that are rounded, and cheap to compute again."""
+    return F.silu(x @ m.w).amax(-1)
+
+
+def test_values_that_are_compared_are_not_computed_again():
+    """A backward that computes y anew, with another rounding, finds rows without any maximum."""
+    graphs = lowered(Calls(greatest, w=parameter(8, 8)), torch.randn(4, 8), backend="inductor")
+    comparisons = [n for n in graphs.backward.graph.graph.nodes if n.target is torch.ops.aten.eq.Tensor]
+    assert comparisons
+    for node in comparisons:
+        made = [source for source in node.all_input_nodes if source.op != "placeholder"]
+        while made:
+            source = made.pop()
+            assert source.target is not torch.ops.aten.silu.default, node.format_node()
+            made += [one for one in source.all_input_nodes if one.op != "placeholder"]
+
+
+def test_an_input_that_is_a_view_of_another_input_is_saved():
+    """JetMoe: "no cut is finite"."""
+
+    def product(x, y, w):
+        return (x.view(-1) @ w.view(-1)) * (y @ w).sin().sum()
+
+    w = parameter(3, 3)
+    x = torch.randn(3, 3)
+    for _ in range(2):
+        expected = torch.autograd.grad(product(x, x[:], w), w)
+        found = torch.autograd.grad(tracer_core.compile(product, backend="aten_eager")(x, x[:], w), w)
+        torch.testing.assert_close(found, expected)

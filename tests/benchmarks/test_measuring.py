@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import pathlib
+import runpy
+import sys
 import time
+import types
+from typing import Any
 
 import pytest
 import torch
@@ -139,6 +144,42 @@ def test_programs_are_the_same_each_time_and_in_their_mode() -> None:
 )
 def test_the_demo_accepts_only_rows_as_exact_as_eager(row: dict[str, object], good: bool) -> None:
     assert demo.acceptable(row) is good
+
+
+def test_the_demo_marks_rows_whose_rounds_disagree_and_leaves_them_out_of_the_mean() -> None:
+    def row(compiled: list[float]) -> dict[str, Any]:
+        facts = {"first_call": 1.0, "error": 0.0, "eager_error": 0.0, "error_ratio": 0.0, "graphs": 1, "kernels": 1,
+                 "operators": 0, "fallbacks": [], "breaks": []}  # fmt: skip
+        return {"seconds": {"eager": [4.0, 4.0, 4.0], "compiled": compiled}, **facts}
+
+    rows = {"resnet18_64": row([2.0, 2.0, 2.1]), "bert_12": row([0.5, 1.0, 1.0]), "cos_sin": row([2.0, 1.9, 2.0])}
+    said = demo.report(rows, "inductor").splitlines()
+    marked = [line for line in said if "~ 4.00" in line]
+    assert len(marked) == 1 and marked[0].startswith("BERT")
+    assert "geometric mean of the speed-ups 2.00 (2 of 3 rows)" in "\n".join(said)
+    assert any(line.startswith("~ not in the mean: its rounds are more than 15% apart") for line in said)
+    assert "speed-ups unknown (0 of 1 rows)" in demo.report({"bert_12": rows["bert_12"]}, "inductor")
+
+
+def test_the_demo_installs_what_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decorator(function: Any = None, **_: Any) -> Any:
+        return function if function is not None else lambda one: one
+
+    stub: Any = types.ModuleType("nox")  # it is not installed where the tests run
+    stub.options, stub.session, stub.Session = types.SimpleNamespace(), decorator, object
+    stub.parametrize = lambda *_: decorator
+    monkeypatch.setitem(sys.modules, "nox", stub)
+    demo_session = runpy.run_path(str(pathlib.Path(__file__).parents[2] / "noxfile.py"))["demo"]
+
+    def installed(*arguments: str) -> str:
+        names: list[str] = []
+        session = types.SimpleNamespace(posargs=arguments, install=lambda *one: names.extend(one), run=lambda *one: None)
+        demo_session(session)
+        return " ".join(names)
+
+    assert "packages/inductor-backend" in installed() and "torch==" in installed()
+    assert [word for word in ("onnx", "tvm", "cudagraphs") if word in installed()] == []
+    assert all(word in installed("--backend", "tvm") for word in ("onnx", "tvm", "cudagraphs"))
 
 
 def test_a_watched_backend_counts_graphs_and_kernels() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -48,7 +51,7 @@ def test_an_unknown_name_lists_the_known_ones(tracer_logs, runtime):
 
 def test_the_users_own_logging_setup_works_too():
     assert not logs.enabled("cache")
-    logging.getLogger("tracer_core.cache").setLevel(logging.INFO)
+    logging.getLogger("tracer_core.cache").setLevel(logging.DEBUG)
     try:
         assert logs.enabled("cache")
     finally:
@@ -136,3 +139,66 @@ def test_a_hook_that_does_not_fit_the_specification_is_refused_at_once():
     with pytest.raises(pluggy.PluginValidationError, match="guard"):
         tracer_core.register(Wrong())
     assert "eager" in tracer_core.list_backends()
+
+
+#: A program with graph breaks, recompiles and C++, whose logging shows INFO, as many programs set it up.
+PROGRAM = """
+import logging
+import torch, tracer_core
+from tests.support import torchvision_ops
+
+logging.basicConfig(level=logging.INFO, format="%(name)s|%(levelname)s|%(message)s")
+torchvision_ops.define()
+import transformers
+
+@tracer_core.compile
+def broken(x):
+    y = torch.sin(x) * 2
+    tracer_core.graph_break()
+    return torch.cos(y)
+
+for n in (3, 4):
+    broken(torch.randn(n, n))
+config = transformers.BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99)
+model = tracer_core.compile(transformers.BertModel(config).eval())
+with torch.no_grad():
+    model(torch.randint(0, 99, (1, 12)))
+"""
+
+
+def printed(*, logs: str, program: str = PROGRAM) -> list[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRACER_LOGS"}
+    done = subprocess.run([sys.executable, "-c", program], env={**environment, **({"TRACER_LOGS": logs} if logs else {})},
+                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines()
+
+
+def test_a_program_that_shows_info_is_told_what_was_captured():
+    said = [line for line in printed(logs="") if "tracer_core" in line]
+    assert said == [
+        "tracer_core|WARNING|broken: 2 graphs, 1 graph break; it is at <string>:13 in broken: graph_break(); "
+        "tracer_core.explain(f)(*args) tells more",
+        "tracer_core|INFO|BertModel: 1 graph, 0 graph breaks",
+    ]
+
+
+def test_every_name_of_the_documentation_prints():
+    readme = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+    (documented,) = re.findall(r"TRACER_LOGS=([a-z_,]+)", readme)
+    assert documented.split(",") == list(logs.CATEGORIES)
+    small = PROGRAM.partition("config =")[0].replace("import transformers", "")
+    for program in (small, small.replace("logging.basicConfig", "dict")):  # with and without logging of its own
+        said = printed(logs=documented, program=program)
+        for name in documented.split(","):
+            own = [line for line in said if line.startswith((f"tracer_core.{name}|INFO|", f"[tracer_core.{name}] "))]
+            assert own, name
+    for name, words in {
+        "graph_breaks": "graph_break() [requested]", "recompiles": "broken (entry 1): ", "guards": "graph_0:",
+        "graph": "graph_0 for backend inductor", "output_code": "graph_0:", "stages": "inductor_build",
+        "cache": "library of graph_0: ",
+    }.items():  # fmt: skip
+        only = printed(logs=name, program=small)
+        assert any(line.startswith(f"tracer_core.{name}|INFO|") and words in line for line in only), (name, only[:20])
+        others = [line for line in only if line.startswith("tracer_core.") and not line.startswith(f"tracer_core.{name}|")]
+        assert others == []

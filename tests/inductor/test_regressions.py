@@ -185,3 +185,13 @@ def test_a_variance_of_nothing(correction):
     x = torch.empty(0, 5)
     fast = tracer_core.compile(lambda x: (x.var(correction=correction), *torch.var_mean(x, 0, correction=correction)))
     assert all(result.isnan().all() for result in fast(x)) and fast(x)[1].shape == (5,)
+
+
+@pytest.mark.parametrize("rows", [5, 513])
+def test_a_chain_of_products_each_of_which_applies_an_activation(rows):
+    """The second product was looked for as it was before it read the first one's result: ValueError in stage 'absorb'."""
+    nn = torch.nn
+    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 7), nn.SiLU())
+    x = torch.randn(rows, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(tracer_core.compile(model)(x), model(x))

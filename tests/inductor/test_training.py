@@ -184,6 +184,8 @@ def fallbacks(monkeypatch):
 
 @pytest.mark.parametrize("name,dtype", CASES, ids=lambda value: str(value).removeprefix("torch."))
 def test_training_step(name, dtype, fallbacks):
+    if name == "lstm" and dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("oneDNN has no bfloat16 for this processor: eager raises")
     torch.manual_seed(0)
     model, inputs, loss_of = MODELS[name]()
     model.train()

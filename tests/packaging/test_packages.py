@@ -37,7 +37,7 @@ def test_metadata(folder):
     distribution, module = PACKAGES[folder]
     metadata = project(folder)
     assert metadata["name"] == distribution
-    assert metadata["requires-python"] == ">=3.11"
+    assert metadata["requires-python"] == ">=3.11,<3.14"
     assert metadata["license"] == "MIT"
     assert (ROOT / "packages" / folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
     if folder != "frontend-tracer":
@@ -73,6 +73,28 @@ def test_the_wheel_holds_every_source_file(folder, tmp_path):
     assert expected - held == set()
     assert f"{module}/py.typed" in held
     assert any(name.endswith("licenses/LICENSE") for name in held)
+
+
+@pytest.mark.parametrize("folder", [folder for folder in PACKAGES if folder != "frontend-tracer"])
+def test_a_backend_alone_finds_the_core(folder, tmp_path):
+    """It is on no index yet: a checkout has it, and the wheels that `nox -s package` makes name its version."""
+    ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
+    for one in ("frontend-tracer", folder):
+        shutil.copytree(ROOT / "packages" / one, tmp_path / "packages" / one, ignore=ignored)
+    assert required(tmp_path / "packages" / folder) == [f"tracer-core @ file://{tmp_path}/packages/frontend-tracer"]
+    shutil.copytree(ROOT / "packages" / folder, tmp_path / "alone", ignore=ignored)
+    assert required(tmp_path / "alone") == ["tracer-core==" + project("frontend-tracer")["version"]]
+
+
+def required(source):
+    """What a package asks of the core."""
+    target = source / "metadata"
+    target.mkdir()
+    script = "import sys; from setuptools.build_meta import prepare_metadata_for_build_wheel as f; f(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", script, str(target)], cwd=source, check=True, capture_output=True, timeout=120)
+    (path,) = target.glob("*/METADATA")
+    lines = [line.partition(": ")[2] for line in path.read_text().splitlines() if line.startswith("Requires-Dist: ")]
+    return [line for line in lines if line.startswith("tracer-core")]
 
 
 def test_readme_commands_come_first():

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import logging
 import warnings
+import weakref
 
 import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import same
-from tracer_core.errors import RecompileLimitWarning
-from tracer_core.testing import CaptureCounter
+from benchmarks import changing
+from tests.tracer.twin import replaced, same
+from tracer_core import runtime
+from tracer_core.errors import RecompileLimitError, RecompileLimitWarning
+from tracer_core.interpreter.real import RealMachine
+from tracer_core.segments import variants
+from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(3, 4)
 WORDS = [f"word{i}" for i in range(14)]
@@ -85,6 +92,286 @@ def line_of(caplog, fn, *args):
     with caplog.at_level(logging.INFO, logger="tracer_core"):
         tracer_core.compile(fn, backend="eager")(*args)
     return [(one.levelname, one.getMessage()) for one in caplog.records if one.name == "tracer_core"]
+
+
+# -- after the limit ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def interpreted(monkeypatch):
+    """Names of what was interpreted: traces, and activations that were run to their end by the machine."""
+    found = []
+
+    def watched(owner, name):
+        original = getattr(owner, name)
+
+        def call(*args, **kwargs):
+            found.append(name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, call)
+
+    watched(runtime, "capture")
+    watched(RealMachine, "finish")
+    return found
+
+
+def limit_warnings(caught):
+    return [one for one in caught if issubclass(one.category, RecompileLimitWarning)]
+
+
+@pytest.mark.parametrize("name", changing.VALUES)
+def test_after_the_limit_nothing_is_interpreted_any_more(name, interpreted):
+    make = changing.VALUES[name]
+    (plain, step), (function, step_compiled) = make(), make()
+    compiled = tracer_core.compile(function, backend="eager")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for n in range(1, 30):
+            compare(step(plain, n), step_compiled(compiled, n))
+        interpreted.clear()
+        for n in range(30, 60):
+            compare(step(plain, n), step_compiled(compiled, n))
+    assert interpreted == []
+    compiled_functions = 3 if "compiled_one" in name else 1
+    assert len(limit_warnings(caught)) == compiled_functions
+
+
+@pytest.mark.parametrize("name", changing.NUMBERS)
+def test_a_number_that_changes_never_reaches_the_limit(name, interpreted):
+    make = changing.NUMBERS[name]
+    (plain, step), (function, step_compiled) = make(), make()
+    compiled = tracer_core.compile(function, backend="eager")
+    with CaptureCounter() as counter:
+        for n in range(5, 35):
+            compare(step(plain, n), step_compiled(compiled, n))
+    assert len(counter.graphs) == 2
+
+
+def test_the_warning_says_what_kept_changing_and_what_helps():
+    @dataclasses.dataclass
+    class Config:
+        name: str = ""
+
+    config = Config()
+    compiled = tracer_core.compile(lambda x, config: x + len(config.name), backend="eager")
+    with pytest.warns(RecompileLimitWarning) as caught:
+        for word in WORDS:
+            config.name = word
+            compiled(X, config)
+    (one,) = limit_warnings(caught)
+    assert (one.message.source, one.message.count) == ("config.name", 8)
+    assert one.message.values == tuple(repr(word) for word in WORDS[:9])
+    assert "config.name kept changing ('word0', 'word1', 'word2', ..., 'word7', 'word8')" in str(one.message)
+    assert "tracer_core.disable" in one.message.hint
+    assert one.filename == __file__
+
+
+def test_the_warning_of_a_lambda_made_in_each_call():
+    compiled = tracer_core.compile(lambda x, f: f(x), backend="eager")
+    with pytest.warns(RecompileLimitWarning, match="because f kept changing.*\n.*once, outside of the call"):
+        for n in range(12):
+            compiled(X, lambda x, n=n: x + n)
+
+
+def test_the_warning_of_sizes_that_stay_static():
+    compiled = tracer_core.compile(lambda x: x + 1, backend="eager", dynamic=False)
+    with pytest.warns(RecompileLimitWarning, match=r"because x kept changing(.|\n)*mark_dynamic") as caught:
+        for n in range(2, 14):
+            compiled(torch.ones(n, 2))
+    assert limit_warnings(caught)[0].message.values[:2] == ("torch.float32 [2, 2]", "torch.float32 [3, 2]")
+
+
+def test_one_warning_for_many_objects():
+    class Scaler:
+        def scale(self, x):
+            return x * len(self.word)
+
+    compiled = tracer_core.compile(Scaler.scale, backend="eager")
+    kept = [Scaler() for _ in range(3)]
+    with pytest.warns(RecompileLimitWarning) as caught:
+        for n, scaler in enumerate(kept):
+            for word in WORDS:
+                scaler.word = f"{n} {word}"
+                compare(Scaler.scale(scaler, X), compiled(scaler, X))
+    assert len(limit_warnings(caught)) == 1
+
+
+def test_objects_made_for_each_call_reach_the_limit_together(interpreted):
+    class Held:
+        pass
+
+    def holds(x, held):
+        return x + 1, held is HELD[0]
+
+    HELD = [None]
+    compiled = tracer_core.compile(holds, backend="eager")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for n in range(40):
+            HELD[0] = one = Held()
+            one.word = f"word {n}"
+            if n == 30:
+                interpreted.clear()
+            compare(holds(X, one), compiled(X, one))
+    assert interpreted == [] and len(limit_warnings(caught)) <= 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_reset_brings_compilation_back_and_the_warning_too():
+    compiled = tracer_core.compile(lambda x, word: x + len(word), backend="eager")
+    for word in WORDS:
+        compiled(X, word)
+    with CaptureCounter() as counter:
+        compiled(X, "another")
+    assert counter.graphs == []
+    tracer_core.reset()
+    with CaptureCounter() as counter, pytest.warns(RecompileLimitWarning) as caught:
+        for word in WORDS:
+            assert torch.equal(compiled(X, word), X + len(word))
+    assert len(counter.graphs) == 8 and len(limit_warnings(caught)) == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_was_captured_serves_until_nothing_fits_any_more():
+    served = []
+
+    def serving(gm, inputs):
+        def run(*args):
+            served.append(1)
+            return gm.forward(*args)
+
+        return run
+
+    compiled = tracer_core.compile(lambda x, word: x + len(word), backend=serving)
+    for word in WORDS:
+        compiled(X, word)
+    served.clear()
+    for _ in range(300):
+        assert torch.equal(compiled(X, WORDS[3]), X + 5)
+    assert len(served) >= 200, "a value that was captured is served again soon"
+    served.clear()
+    for n in range(2000):
+        compiled(X, f"new {n}")
+    for _ in range(2**variants.MOST_FAILED + 100):
+        assert torch.equal(compiled(X, WORDS[3]), X + 5)
+    assert len(served) >= 100, "also after a long time in which nothing fitted"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_lookups_that_find_nothing_become_rare():
+    looked = []
+
+    def attempt(state):
+        looked.append(1)
+        return variants.MISS
+
+    closed = variants.Closed([attempt], lambda state: state)
+    assert [closed((n,)) for n in range(4096)] == [(n,) for n in range(4096)]
+    assert len(looked) < 30
+
+
+def test_a_place_where_a_third_of_the_lookups_find_something_runs_natively():
+    served = []
+
+    def attempt(state):
+        served.append(1)
+        return state if state[0] % 24 < 8 else variants.MISS
+
+    closed = variants.Closed([attempt], lambda state: state)
+    assert [closed((n,)) for n in range(24 * 400)] == [(n,) for n in range(24 * 400)]
+    assert len(served) < 24 * 400 / 10
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_keywords_reach_the_function_after_the_limit():
+    def scales(x, /, word, *rest, by=2, **others):
+        return x * len(word) * by, rest, others
+
+    compiled = tracer_core.compile(scales, backend="eager")
+    for word in WORDS * 2:
+        compare(scales(X, word, by=3, more=word), compiled(X, word, by=3, more=word))
+        compare(scales(X, word, 4, 5, by=1), compiled(X, word, 4, 5, by=1))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_exceptions_after_the_limit_are_the_program_s():
+    def fails(x, word):
+        if word == "word12":
+            raise KeyError(word)
+        return x + len(word)
+
+    compiled = tracer_core.compile(fails, backend="eager")
+    for _ in range(3):
+        for word in WORDS:
+            if word == "word12":
+                with pytest.raises(KeyError, match="word12"):
+                    compiled(X, word)
+            else:
+                compare(fails(X, word), compiled(X, word))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_training_after_the_limit_has_eager_s_gradients():
+    weight = torch.randn(4, requires_grad=True)
+    compiled = tracer_core.compile(lambda x, word: (x * weight * len(word)).sin().sum(), backend="aten_eager")
+    for word in WORDS * 2:
+        (got,) = torch.autograd.grad(compiled(X, word), weight)
+        (want,) = torch.autograd.grad((X * weight * len(word)).sin().sum(), weight)
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_closed_function_keeps_no_argument_alive():
+    class Held:
+        word = ""
+
+    compiled = tracer_core.compile(lambda x, held: x * len(held.word), backend="eager")
+    for n in range(40):
+        held = Held()
+        held.word = f"word {n}"
+        compiled(X, held)
+    seen = weakref.ref(held)
+    del held
+    gc.collect()
+    assert seen() is None
+
+
+def test_a_function_with_too_many_breaks_runs_natively(interpreted, caplog):
+    def breaks(x):
+        x = x + 1
+        print(end="")
+        x = x * 2
+        print(end="")
+        x = x - 3
+        print(end="")
+        return x * x
+
+    compiled = tracer_core.compile(breaks, backend="eager")
+    with replaced(runtime, "_MAX_SEGMENTS", 2):
+        for n in range(8):
+            if n == 2:
+                interpreted.clear()
+            compare(breaks(X), compiled(X))
+    assert interpreted == []
+    assert "runs natively: more than 2 places" in caplog.text
+
+
+def test_fullgraph_raises_at_the_limit_and_serves_what_fits():
+    def says(x, word):
+        return x + len(word)
+
+    compiled = tracer_core.compile(says, backend="eager", fullgraph=True)
+    for word in WORDS[:8]:
+        compare(says(X, word), compiled(X, word))
+    for word in WORDS[8:]:
+        with pytest.raises(RecompileLimitError, match="word kept changing.*fullgraph=True") as caught:
+            compiled(X, word)
+        assert caught.value.source == "word" and caught.value.values[-1] == repr(word)
+    with CaptureCounter() as counter:
+        for word in WORDS[:8]:
+            compare(says(X, word), compiled(X, word))
+    assert counter.graphs == []
 
 
 def test_first_call_without_breaks_is_an_info(caplog):

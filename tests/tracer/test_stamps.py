@@ -11,6 +11,7 @@ import torch
 
 import tracer_core
 from tracer_core import markers
+from tracer_core.guards import stamp
 
 PROGRAM = """
 import torch
@@ -90,3 +91,73 @@ def test_the_order_of_a_dictionary_that_changes_often(kind):
     assert [float(y[0]) for y in fast(x)] == [1.0, 2.0]
     table["a"] = table.pop("a")
     assert [float(y[0]) for y in fast(x)] == [2.0, 1.0]
+
+
+# -- numbers that change, and objects made anew for each call ----------------------------------------------
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The stamps that are made."""
+    found = []
+
+    class Counted(stamp.Stamp):
+        def __init__(self, *args):
+            found.append(self)
+            super().__init__(*args)
+
+    monkeypatch.setattr(stamp, "Stamp", Counted)
+    return found
+
+
+class Held:
+    size = 0
+
+    def __init__(self, size=0):
+        self.size, self.sizes, self.by = size, [size, 2], {"size": size}
+
+
+#: name -> (program, what changes in the object).
+CHANGES = {
+    "attribute": (lambda x, held: x * held.size, lambda held, n: setattr(held, "size", n)),
+    "list": (lambda x, held: x * held.sizes[0], lambda held, n: held.sizes.__setitem__(0, n)),
+    "dict": (lambda x, held: x * held.by["size"], lambda held, n: held.by.__setitem__("size", n)),
+    "class": (lambda x, held: x * Held.size, lambda held, n: setattr(Held, "size", n)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_number_that_changes_breaks_no_stamp(name, made):
+    program, change = CHANGES[name]
+    fast, held, x = tracer_core.compile(program, backend="eager"), Held(), torch.ones(2)
+    for n in range(5, 60):
+        change(held, n)
+        assert torch.equal(fast(x, held), program(x, held))
+    assert len(made) < 10
+
+
+def test_objects_made_for_each_call_are_checked_without_a_stamp(made):
+    fast, x = tracer_core.compile(lambda x, held: x * held.size, backend="eager"), torch.ones(2)
+    for n in range(5, 500):
+        assert torch.equal(fast(x, Held(n)), x * n)
+    assert len(made) < 50
+    made.clear()
+    kept = Held(3)
+    for n in range(5, 500):
+        kept.size = n
+        assert torch.equal(fast(x, kept), x * n)
+    assert 1 <= len(made) < 10, "one that lives gets a stamp"
+
+
+def test_a_change_is_seen_where_stamps_are_seldom_made():
+    class Scale:
+        by = "two"
+
+    fast, x = tracer_core.compile(lambda x, one: x * len(one.by), backend="eager"), torch.ones(2)
+    for n in range(300):
+        one = Scale()
+        if n % 7 == 3:
+            one.by = "three"
+        if n == 200:
+            Scale.by = "eleven"
+        assert torch.equal(fast(x, one), x * len(one.by))

@@ -320,7 +320,7 @@ def test_class_counter():
 
         return f, C
 
-    twin(make, (X,), (X,), (Y,), breaks=0, recompiles=2)
+    twin(make, (X,), (X,), (Y,), breaks=0, recompiles=1)
 
 
 def test_instances_number_themselves():

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tests.support.releases import RELEASE
 from tests.tracer.twin import same
 
 X, Y = torch.arange(12.0).reshape(3, 4) - 5.5, torch.arange(12.0).flip(0).reshape(3, 4) - 7.5
@@ -107,8 +108,14 @@ VALUES = {
         (X, N),
         (X, M),
     ),
-    "index by a tensor": ((1, 1, "data_dependent_value"), lambda x, n: x[n] * 2, (X, N), (X, N * 0)),
-    "index by argmax": ((2, 1, "data_dependent_value"), lambda x: x[x.argmax() // 4] * 2, (X,), (Y,)),
+    "index by a tensor": (
+        (2, 1, "data_dependent_shape") if RELEASE >= (2, 14) else (1, 1, "data_dependent_value"),
+        lambda x, n: x[n] * 2, (X, N), (X, N * 0),
+    ),
+    "index by argmax": (
+        (2, 1, "data_dependent_shape" if RELEASE >= (2, 14) else "data_dependent_value"),
+        lambda x: x[x.argmax() // 4] * 2, (X,), (Y,),
+    ),
     "split by a list": (
         (None, None, "data_dependent_value"),
         lambda x, n: [part * 2 for part in (x + 1).split(n.tolist())],
@@ -211,9 +218,7 @@ BRANCHES = {
         (-X,),
     ),
 }
-SHAPES = {
-    "combinations": ((2, 1, "data_dependent_shape"), lambda x: torch.combinations(x[0]) * 2, (X,), (Y,)),
-}
+SHAPES = {}
 CAPTURED = {
     "arange by a tensor": ((1, 0, ""), lambda n: torch.arange(n) * 2, (N,), (M,)),
     "zeros by a tensor": ((1, 0, ""), lambda n: torch.zeros(n, 2) + 1, (N,), (M,)),
@@ -279,6 +284,11 @@ CAPTURED = {
     ),
     "median, kthvalue": ((1, 0, ""), lambda x: (x.median(dim=1), x.kthvalue(2)), (X,), (Y,)),
 }
+_COMBINATIONS = lambda x: torch.combinations(x[0]) * 2, (X,), (Y,)
+if RELEASE >= (2, 14):
+    CAPTURED["combinations"] = ((1, 0, ""), *_COMBINATIONS)
+else:
+    SHAPES["combinations"] = ((2, 1, "data_dependent_shape"), *_COMBINATIONS)
 CASES = {"value": VALUES, "branch": BRANCHES, "shape": SHAPES, "captured": CAPTURED}
 
 
@@ -297,6 +307,5 @@ def test_data_dependence(group, name):
 
 def test_quantile():
     """Before torch 2.12 its check of q reads a tensor, also where q is a number: a break there."""
-    old = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12)
-    kinds = ("data_dependent_value",) if old else ()
+    kinds = ("data_dependent_value",) if RELEASE < (2, 12) else ()
     same(lambda x: x.quantile(0.5, dim=0) * 2, (X,), (Y,), kinds=kinds)

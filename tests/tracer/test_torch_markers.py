@@ -272,3 +272,61 @@ def test_compiled_under_jit_trace():
     compiled(X)
     traced = torch.jit.trace(compiled, X)
     torch.testing.assert_close(traced(Y), Y * 2 + 1)
+
+
+def _mask(x: torch.Tensor) -> torch.Tensor | None:
+    """As masking_utils of transformers 5.17: a mask that hides nothing is left out, unless compiled."""
+    return None if not torch.compiler.is_compiling() else torch.ones(6, 6)
+
+
+def _checks_its_mask(x: torch.Tensor) -> torch.Tensor:
+    mask = _mask(x)
+    if mask is not None and mask.shape[-1] != x.shape[-1]:
+        raise ValueError(f"the mask has {mask.shape[-1]} columns")
+    return x * 2
+
+
+def _adds_its_mask(x: torch.Tensor) -> torch.Tensor:
+    mask = _mask(x)
+    x = x * 2
+    return x if mask is None else x + mask
+
+
+def _asks_again_after_a_break(x: torch.Tensor) -> torch.Tensor:
+    x = _adds_its_mask(x)
+    tracer_core.graph_break()
+    return _adds_its_mask(x) if tracer_core.is_compiling() is False else x
+
+
+@pytest.mark.parametrize("fn", [_checks_its_mask, _adds_its_mask, _asks_again_after_a_break])
+def test_a_program_that_fails_where_it_is_told_that_it_is_compiled(fn, caplog):
+    """It runs as in eager, captured, and that is said once."""
+    compiled = tracer_core.compile(fn, backend="eager")
+    with CaptureCounter() as counter:
+        for size in (3, 3, 4):
+            x = torch.randn(2, size)
+            torch.testing.assert_close(compiled(x), fn(x))
+    assert counter.graphs
+    told = [one.getMessage() for one in caplog.records if "is_compiling() says False" in one.getMessage()]
+    assert len(told) == 1 and ("the mask has 6 columns" in told[0] or "add" in told[0])
+    assert f"{__file__.rpartition('/')[2]}" in told[0]
+
+
+def test_a_program_that_fails_either_way_is_still_told_that_it_is_compiled(caplog):
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2 if torch.compiler.is_compiling() else x + x + 0
+        if x.shape[0] == 3:
+            raise ValueError("three rows")
+        return y @ torch.ones(4, 4)
+
+    compiled = tracer_core.compile(fn, backend="eager")
+    for x, error in ((torch.ones(3, 4), ValueError), (torch.ones(2, 5), RuntimeError)):
+        with pytest.raises(error) as want:
+            fn(x)
+        with pytest.raises(error) as got:
+            compiled(x)
+        assert str(want.value) == str(got.value)
+    with CaptureCounter() as counter:
+        compiled(torch.ones(2, 4))
+    (graph,) = counter.graphs
+    assert "says False" not in caplog.text

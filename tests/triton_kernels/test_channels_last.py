@@ -63,15 +63,20 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-def run(fn, inputs, dynamic=False):
+def run(fn, inputs, dynamic=False, pure=False):
+    """pure: all that it computes with is among the inputs, so float64 can judge: oneDNN's algorithm, and with it eager's own
+    error, depend on layout and processor."""
     before = clones(inputs)
     expected = flat(fn(*before))
+    truths = flat(fn(*[x.double() for x in clones(inputs)])) if pure else expected
     with interpreted():
         made = compiled(fn, *inputs, dynamic=dynamic)
     for _ in range(2):
-        for ours, eager in zip(made(*clones(inputs)), expected, strict=True):
+        for ours, eager, truth in zip(made(*clones(inputs)), expected, truths, strict=True):
             assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride())
-            torch.testing.assert_close(ours, eager, **tolerance(eager.dtype))
+            allowed = tolerance(eager.dtype)
+            allowed["atol"] = max(allowed["atol"], 4 * float((eager - truth).abs().max()))
+            torch.testing.assert_close(ours, truth.to(eager.dtype), **allowed)
     return made
 
 
@@ -86,7 +91,7 @@ def convolutions(made):
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_eagers_values_and_strides(name, dynamic):
     fn, inputs = PROGRAMS[name]
-    made = run(fn, inputs, dynamic and name != "one pixel")
+    made = run(fn, inputs, dynamic and name != "one pixel", pure=True)
     for layouts in convolutions(made):
         assert all(strides[1] == 1 for strides in layouts)  # channels are innermost
 

@@ -6,15 +6,21 @@ The device's side is run by fx on CPU tensors here; with ``-m gpu`` whole traini
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
 
 import tracer_core
+from inductor_backend.compile_graph import run_stages, start
 from inductor_backend.gpu.host_side import host_side, split
+from inductor_backend.plugin import BACKEND
 from inductor_backend.supports import supports
 from tests.support.training_steps import step, train_beside
 from tracer_core import torch_private
+from tracer_core.aten.outputs import OutputPlan
+from tracer_core.aten.request import Lowered
+from tracer_core.aten.support import backend_runner
 from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role
 
 aten = torch.ops.aten
@@ -101,6 +107,41 @@ def test_what_the_device_reads_stays_with_it():
     assert split(gm, spec) is None
     (node,) = (node for node in gm.graph.nodes if node.target is aten._foreach_add.Scalar)
     assert "a result on cpu" in supports(node)
+
+
+def test_a_cast_on_the_cpu_is_no_part_of_the_device(monkeypatch):
+    """``x + torch.eye(3).to(x.device)``: the matrix is made on the CPU, of whole numbers, and cast there."""
+    g = Graph()
+    x = g.input("x", 3, 3, device="cuda:0")
+    places = g.call(aten.arange.default, 3)
+    ones = g.call(aten.eq.Tensor, g.call(aten.unsqueeze.default, places, 1), places)
+    cast = g.call(lambda value: value.float(), ones)
+    there = g.call(lambda value: value.to("cuda:0"), cast)
+    for node, kwargs in ((cast, {"dtype": torch.float32}), (there, {"device": torch.device("cuda:0")})):
+        node.target, node.kwargs = aten._to_copy.default, kwargs
+    gm, spec = g.done([g.call(aten.add.Tensor, x, there)], ())
+    assert "a result on cpu" in supports(cast) and supports(there) is None
+
+    lowered, kept = [], Lowered(gm, spec, lambda runner: runner, OutputPlan((), (), {}, 1), "aten")
+    backend = dataclasses.replace(BACKEND, compile=lambda part, its: lowered.append(run_stages(start(part, its), "lower")) or len)
+    backend_runner(backend, kept)
+    (one,) = lowered
+    assert one.program.device == torch.device("cuda:0")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_table_made_on_the_cpu():
+    def fn(x, scale):
+        table = torch.eye(x.shape[0])  # on the CPU
+        marks = (torch.arange(x.shape[1]) % 2 == 0).to(torch.float32)
+        return (x * scale).tanh() + table.to(x.device) @ x * marks.to(x)
+
+    x, scale = torch.randn(6, 5, device="cuda", requires_grad=True), torch.randn(5, device="cuda", requires_grad=True)
+    fast = tracer_core.compile(fn)
+    for _ in range(2):
+        found = [(r, *torch.autograd.grad(r.square().sum(), [x, scale])) for r in (fast(x, scale), fn(x, scale))]
+        torch.testing.assert_close(*found)
 
 
 @pytest.mark.gpu

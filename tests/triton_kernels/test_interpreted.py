@@ -64,6 +64,11 @@ OWN = {
     "empty rows": (lambda x: (x.sum(1), x.any(1)), R(3, 0)),
     "no rows": (lambda x: torch.logdet(x) * 2, R(0, 5, 5)),
     "nothing in a row of nothing": (lambda x: x.sum(1).log_softmax(0), R(0, 2, 1)),
+    "a slice that is empty is written": (
+        lambda x, y: torch.cat([x.slice_scatter(y, 1, 1, 9, 3), x.slice_scatter(y[:, :0] * 2, 1, 2, 9, 3)], 1),
+        R(4, 2),
+        R(4, 1),
+    ),
     "write to an input": (lambda x, y: x.mul_(2).add_(y), R(30, 5), R(30, 5)),
 }
 CASES = {**PROGRAMS, **SMALLER, **OWN}

@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_written_to(monkeypatch, caplog):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(triton_kept, "replace", full)
+    monkeypatch.setattr("tracer_core.entries.replace_file", full)
     with caplog.at_level("INFO", logger="tracer_core"):
         triton_kept.store(DOUBLE, 90, MADE)
     assert "double is not kept: [Errno 28]" in caplog.text

@@ -1,0 +1,95 @@
+"""One training step on a GPU at the sizes that people use, judged by float64, parameter by parameter: run with ``-m gpu``.
+
+`benchmarks.gradients` does the same for every architecture, at small sizes.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import tracer_core
+from tests.support.torchvision_ops import define
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(autouse=True)
+def full_precision():
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def gradients(model, inputs):
+    model.zero_grad()
+    result = model(inputs)
+    result = getattr(result, "last_hidden_state", result)
+    weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(1)).to(result)
+    (result * weights).sum().backward()
+    return {name: one.grad.double().cpu() for name, one in model.named_parameters() if one.grad is not None}
+
+
+def judged(model, inputs, **settings):
+    """Each gradient's error is at most four times eager's."""
+    truth = gradients(copy.deepcopy(model).double(), inputs.double() if inputs.is_floating_point() else inputs)
+    model, inputs = model.cuda(), inputs.cuda()
+    eager = gradients(copy.deepcopy(model), inputs)
+    fast = tracer_core.compile(copy.deepcopy(model), **settings)
+    largest = max(one.norm() for one in truth.values())
+    for _ in range(2):
+        ours = gradients(fast, inputs)
+        assert ours.keys() == truth.keys()
+        wrong = []
+        for name, right in truth.items():
+            size = right.norm() + 1e-6 * largest  # what is zero in theory, as biases before a batch norm
+            errors = [float((one[name] - right).norm() / size) for one in (ours, eager)]
+            if not errors[0] <= max(4 * errors[1], 1e-5):
+                wrong.append((name, *errors))
+        assert not wrong, f"{len(wrong)} of {len(truth)}: {sorted(wrong, key=lambda row: -row[1])[:5]}"
+
+
+def stem(*activation):
+    norm = nn.BatchNorm2d(64)
+    return nn.Sequential(nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), norm, *activation, nn.MaxPool2d(3, 2, 1))
+
+
+@pytest.mark.parametrize("activation", [(), (nn.ReLU(),), (nn.GELU(),)], ids=["none", "relu", "gelu"])
+def test_normalised_images_are_pooled(activation):
+    judged(stem(*activation), torch.randn(4, 3, 224, 224), fullgraph=True)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "shufflenet_v2_x1_0"])
+def test_image_models(name):
+    define()
+    import torchvision
+
+    torch.manual_seed(0)
+    judged(getattr(torchvision.models, name)(weights=None), torch.randn(4, 3, 224, 224))
+
+
+def test_shifted_windows():
+    """Blocks that are equal but for the shift of their windows, and so for their masks."""
+    define()
+    import torchvision
+
+    torch.manual_seed(0)
+    model = torchvision.models.swin_t(weights=None)
+    for one in model.modules():
+        if isinstance(one, (nn.Dropout, torchvision.ops.StochasticDepth)):
+            one.p = 0.0
+    judged(model, torch.randn(2, 3, 224, 224))
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+def test_a_state_space_model(backend):
+    define()
+    from transformers import MambaConfig, MambaModel
+
+    torch.manual_seed(0)
+    model = MambaModel(MambaConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2, state_size=8))
+    judged(model, torch.randint(0, 99, (4, 12)), backend=backend, fullgraph=True)
