@@ -7,6 +7,7 @@ other package chooses its version; environments are reused from run to run; plai
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -29,6 +30,18 @@ PACKAGES = (
 
 TORCH = "torch==2.13.0"
 
+#: The other versions of torch that are supported, each with the torchvision that was built for it. Their wheels
+#: bring CUDA's libraries and a Triton that fits.
+TORCH_ENDS = {
+    "2.11": ("torch==2.11.0", "torchvision==0.26.0"),
+    "2.14": ("torch==2.14.1", "torchvision==0.29.1"),
+    "2.15": ("torch==2.15.0", "torchvision==0.29.2"),
+}
+TORCH_BETWEEN = {
+    "2.12": ("torch==2.12.1", "torchvision==0.27.1"),
+    "2.13": (TORCH, "torchvision==0.28.0"),
+}
+
 #: For building: the packages are built with what is installed, without downloading it for each.
 BUILD = ("setuptools==84.2.1", "wheel")
 
@@ -38,7 +51,8 @@ CORE = ("pluggy>=1.5,<2", "sympy>=1.13", "networkx>=2.5.1", "numpy==2.4.6")
 MODELS = ("transformers==5.23.0", "scipy==1.17.1")
 
 #: Installed without their dependencies, because those would choose torch's version.
-MODELS_ALONE = ("torchvision==0.28.0", "timm==1.0.31")
+TORCHVISION = "torchvision==0.28.0"
+MODELS_ALONE = ("timm==1.0.31",)
 MODELS_ALONE_NEED = ("huggingface_hub", "safetensors", "pyyaml", "pillow")
 
 ONNX = ("onnx==1.23.2", "onnxscript==0.7.2", "onnxruntime==1.31.1")
@@ -48,6 +62,9 @@ OPENVINO = "openvino==2026.4.0"
 ENGINES = (OPENVINO, "matplotlib>=3.9,<4")
 
 TVM = ("apache-tvm==0.27.0", "apache-tvm-ffi==0.1.14.post1")
+
+#: What a package needs beside the core's own dependencies.
+ENGINES_OF = {"onnxrt-backend": ONNX, "tvm-backend": TVM}
 
 #: What TVM's search needs and does not ask for.
 TUNING = ("cloudpickle==3.1.2", "psutil==7.2.2")
@@ -66,22 +83,29 @@ LINT = "ruff==0.17.5"
 TYPES = "mypy==2.4.1"
 
 
-def install_torch(session: nox.Session) -> None:
+def install_torch(session: nox.Session, torch: str = TORCH) -> None:
     """torch alone and first: everything after it must take the version that is there."""
-    session.install(TORCH)
+    session.install(torch)
 
 
-def install_packages(session: nox.Session) -> None:
-    """Our five packages, editable, with the dependencies installed before."""
-    session.install(*BUILD, *CORE, *ONNX, *TVM)
-    editable = [argument for name in PACKAGES for argument in ("-e", f"packages/{name}")]
+def install_packages(session: nox.Session, packages: Sequence[str] = PACKAGES) -> None:
+    """Our packages, editable, with the dependencies installed before."""
+    engines = [one for name, needs in ENGINES_OF.items() if name in packages for one in needs]
+    session.install(*BUILD, *CORE, *engines)
+    editable = [argument for name in packages for argument in ("-e", f"packages/{name}")]
     session.install("--no-deps", "--no-build-isolation", *editable)
 
 
-def install_models(session: nox.Session) -> None:
+def install_models(session: nox.Session, torchvision: str = TORCHVISION) -> None:
     """The model libraries of the tests, the demo and the benchmarks."""
     session.install(*MODELS, *MODELS_ALONE_NEED)
-    session.install("--no-deps", *MODELS_ALONE)
+    session.install("--no-deps", torchvision, *MODELS_ALONE)
+
+
+def install_tests(session: nox.Session) -> None:
+    """What the tests import besides."""
+    session.install(*TEST, *TEST_ALONE_NEED, OPENVINO)
+    session.install("--no-deps", *TEST_ALONE)
 
 
 def install_all(session: nox.Session, *, models: bool = True, tests: bool = False) -> None:
@@ -91,15 +115,19 @@ def install_all(session: nox.Session, *, models: bool = True, tests: bool = Fals
     if models:
         install_models(session)
     if tests:
-        session.install(*TEST, *TEST_ALONE_NEED, OPENVINO)
+        install_tests(session)
         session.install("--no-deps", TRITON)
-        session.install("--no-deps", *TEST_ALONE)
 
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Real models, eager beside compiled, as a table."""
-    install_all(session)
+    """Real models, eager beside compiled, as a table. Installs what it runs: another ``--backend`` needs the others."""
+    if "--backend" in session.posargs:
+        install_all(session)
+    else:
+        install_torch(session)
+        install_packages(session, ("frontend-tracer", "inductor-backend"))
+        install_models(session)
     session.run("python", "-m", "benchmarks.demo", *session.posargs)
 
 
@@ -129,6 +157,33 @@ def run_tests(session: nox.Session) -> None:
     several = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder")
     session.env["PYTHONDONTWRITEBYTECODE"] = ""  # where it is set, each process that a test starts compiles our packages again
     session.run("python", "-m", "pytest", "-m", "not gpu and not slow", *several, *session.posargs)
+
+
+@nox.session(name="tests-torch")
+@nox.parametrize("torch", list(TORCH_ENDS))
+def tests_torch(session: nox.Session, torch: str) -> None:
+    """A sample of the tests on the oldest and the newest versions of torch, before each release and whenever a private
+    name of torch is used in another way: ``nox -s tests-torch``, or one: ``nox -s "tests-torch(torch='2.15')"``."""
+    sample_on(session, *TORCH_ENDS[torch])
+
+
+@nox.session(name="tests-torch-between")
+@nox.parametrize("torch", list(TORCH_BETWEEN))
+def tests_torch_between(session: nox.Session, torch: str) -> None:
+    """The same sample on the versions of torch between those."""
+    sample_on(session, *TORCH_BETWEEN[torch])
+
+
+def sample_on(session: nox.Session, torch: str, torchvision: str) -> None:
+    """Installs torch and what fits it once, then runs the sample and writes its result into the committed table."""
+    session.env.update(PYTHONDONTWRITEBYTECODE="")
+    install_torch(session, torch)
+    install_packages(session)
+    install_models(session, torchvision)
+    install_tests(session)
+    if torch == TORCH:  # may be a build for CPUs, which brings no Triton
+        session.install("--no-deps", TRITON)
+    session.run("python", "-m", "tests.torch_versions", *session.posargs)
 
 
 @nox.session
@@ -240,6 +295,14 @@ def training(session: nox.Session) -> None:
     """Seven models trained for 20 steps: losses and gradients judged by float64, graphs, speed. Resumable."""
     install_all(session)
     session.run("python", "-m", "benchmarks.training", *session.posargs)
+
+
+@nox.session
+def gradients(session: nox.Session) -> None:
+    """One training step of every architecture of transformers, timm and torchvision, judged by float64 parameter by
+    parameter. Goes on from its state file (--out) where an earlier run stopped; ``--page`` writes the table."""
+    install_all(session, tests=True)
+    session.run("python", "-m", "benchmarks.gradients", *session.posargs)
 
 
 @nox.session
