@@ -98,12 +98,14 @@ def breaks(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=IDS)
-def test_breaks(name: str) -> None:
+def test_breaks(name: str, caplog: pytest.LogCaptureFixture) -> None:
     function = named(breaks, name)
     x = torch.randn(4)
     fast = tracer_core.compile(function, backend="eager")
     for _ in range(2):
         torch.testing.assert_close(fast(x), breaks(x))
+    (said,) = (record.getMessage() for record in caplog.records if record.name == "tracer_core")
+    assert name.encode("utf-8", "backslashreplace") in said.encode("utf-8")  # a log file can hold it
 
 
 def of_named(**given: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,19 @@ CATEGORIES: dict[str, str] = {
 
 ROOT = "tracer_core"
 
+
+def _encodable(record: logging.LogRecord) -> bool:
+    """Escapes what no encoding can write (lone surrogates in a program's names), as stderr does; a filter of all our loggers.
+    A file handler would show "Logging error" in place of the line."""
+    message = record.getMessage()
+    if not message.isascii():
+        record.msg, record.args = message.encode("utf-8", "backslashreplace").decode("utf-8"), None
+    return True
+
+
+for _name in (ROOT, *(f"{ROOT}.{category}" for category in CATEGORIES)):
+    logging.getLogger(_name).addFilter(_encodable)
+
 _active: frozenset[str] = frozenset()
 _handler: logging.Handler | None = None
 
