@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,8 @@ from torch import nn
 pytest.importorskip("triton")
 
 from inductor_backend import target
+from inductor_backend.gpu import rounding
+from inductor_backend.lowering import image_layout
 from inductor_backend.runtime.triton_interpreter import interpreting
 from inductor_backend.target import interpreted
 from tests.inductor.compiling import clones, compiled, flat, tolerance
@@ -189,3 +193,55 @@ def test_saved_images_are_handed_on_as_they_lie(monkeypatch):
         tracer_core.compile(Residual())(torch.randn(2, 3, 12, 12)).sum().backward()
     ((numbers, visible),) = told
     assert len(numbers) >= 3 and min(numbers) >= visible
+
+
+aten = torch.ops.aten
+
+
+def in_tf32(operator):
+    """The operator as tensor cores compute it: factors keep 10 bits of fraction."""
+
+    def rounded(*args):
+        return operator(*(torch.round(one * 1024) / 1024 if isinstance(one, torch.Tensor) else one for one in args))
+
+    return rounded
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 9, 9), (32, 64, 56, 56), (1, 512, 7, 7)])
+def test_rounding_is_seen(shape, monkeypatch):
+    """What decides whether a convolution rounds to TF32, here on the CPU with an operator that does and one that does not."""
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    image, weight = torch.empty(shape, device="meta"), torch.empty(64, shape[1], 3, 3, device="meta")
+    how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    made = torch.empty(shape[0], 64, *shape[2:], device="meta")
+    for call in (
+        (aten.convolution, image, weight, None, *how),
+        (aten.convolution_backward, made, image, weight, None, *how, [True, False, False]),
+        (aten.convolution_backward, made, image, weight, None, *how, [False, True, False]),
+    ):
+        assert not rounding._measured(call, torch.device("cpu"))
+        assert rounding._measured((in_tf32(call[0]), *call[1:]), torch.device("cpu"))
+
+
+def test_a_convolution_that_only_rounds_channels_last_stays(monkeypatch):
+    """Its neighbours are channels-last all the same."""
+    monkeypatch.setattr(rounding, "loses_precision", lambda node: node.args[1].meta["val"].shape[-1] == 1)
+    fn = lambda x, w1, w2, w3: F.conv2d(F.relu(F.conv2d(F.conv2d(x, w1, padding=1), w2)), w3, padding=1)  # noqa: E731
+    made = run(fn, (R(2, 16, 6, 6), R(16, 16, 3, 3), R(16, 16, 1, 1), R(16, 16, 3, 3)), pure=True)
+    first, second, third = convolutions(made)
+    assert first[0][1] == third[0][1] == 1 and second[0][1] == 36 and second[2][1] == 36
+
+
+def test_the_layout_stays_when_settings_change(monkeypatch):
+    """A graph that is compiled again, for another setting, takes the convolutions that were channels-last."""
+    inputs = PROGRAMS["block"][1]
+    made = run(PROGRAMS["block"][0], inputs)
+    gm, first = made.compilation.gm, made.compilation.program.images_last
+    assert len(first) == 3
+    monkeypatch.setattr(target, "tf32_allowed", lambda convolution: False)
+    assert not image_layout.channels_last_nodes(gm.graph, True)
+    names = [node.name for node in image_layout.channels_last_nodes(gm.graph, True, first)]
+    assert first < set(names)
+    one = frozenset(list(first)[:1])
+    convs = {node.name for node in image_layout.channels_last_nodes(gm.graph, True, one)} & first
+    assert convs == one

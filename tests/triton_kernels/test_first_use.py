@@ -148,10 +148,11 @@ def test_a_cache_folder_that_cannot_be_written_to(machine, tmp_path, monkeypatch
     # What max-autotune measures is not kept, and nothing fails.
     file = triton_tune._file("key", CUDA)
     assert triton_tune.stored("key", CUDA) is None
-    triton_tune._write(file, {"chosen": "a"})
+    triton_tune.keep("key", CUDA, {"chosen": "a"})
     assert triton_tune.stored("key", CUDA) == "a"
     os.unlink(file)
-    triton_tune._write(tmp_path / "nowhere" / "a.json", {"chosen": "a"})
+    monkeypatch.setattr(triton_tune, "_file", lambda key, device: tmp_path / "nowhere" / "a.json")
+    triton_tune.keep("key", CUDA, {"chosen": "a"})
     assert "not stored, and measured again" in caplog.text
 
 

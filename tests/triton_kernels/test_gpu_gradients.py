@@ -93,3 +93,14 @@ def test_a_state_space_model(backend):
     torch.manual_seed(0)
     model = MambaModel(MambaConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2, state_size=8))
     judged(model, torch.randint(0, 99, (4, 12)), backend=backend, fullgraph=True)
+
+
+@pytest.mark.parametrize("mode", ["default", "max-autotune"])
+@pytest.mark.parametrize("name", ["regnety_002", "resnet18", "mobilenetv3_small_100", "repghostnet_050"])
+def test_no_convolution_rounds_that_eager_computes_exactly(name, mode):
+    """TF32 allowed: cuDNN takes it for some convolutions only, by shape and by layout."""
+    import timm
+
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.manual_seed(0)
+    judged(timm.create_model(name, num_classes=10), torch.randn(4, 3, 64, 64), mode=mode)

@@ -78,7 +78,7 @@ class Compilation:
     target: Target = CPU
     over: dict[str, str] = field(default_factory=dict)
     blocks: dict[str, Blocks] = field(default_factory=dict)
-    images_last: bool | None = None
+    images_last: frozenset[str] | None = None
     lowered: GraphLowering | None = None
     cut: Cut | None = None
     stamped: str = "no region of the graph repeats"
@@ -437,8 +437,11 @@ def _prepared(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModu
 def _in_the_same_layout(first: Compilation, gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner | None:
     """The graph again, for other settings. The backward counts on the layout of what the first returned."""
     c = start(gm, spec)
-    c.images_last = bool(first.program.images_last)
-    return run_stages(c).runner
+    c.images_last = first.program.images_last
+    runner = run_stages(c).runner
+    if c.program.channels_last != first.program.channels_last:
+        raise BackendError("inductor", "lower", f"{spec.name}: with other settings, other saved values would be channels-last")
+    return runner
 
 
 def _compile_frozen(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:

@@ -19,9 +19,10 @@ import torch
 from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
 from inductor_backend.codegen.triton.product import Blocks, ProductKernelWriter
 from inductor_backend.codegen.triton.tiling import Tile, variants
+from inductor_backend.gpu import rounding
 from inductor_backend.gpu.candidates import Work, candidates, device_of
-from inductor_backend.gpu.choices import Choice, Kernels, build_all, choose
-from inductor_backend.loop_ir.nodes import ExternNode, LoopNode, Program
+from inductor_backend.gpu.choices import Choice, Kernels, build_all, choose, layout_hint
+from inductor_backend.loop_ir.nodes import ExternNode, LoopNode, Program, Strided
 from inductor_backend.recorded import launches_of
 from inductor_backend.schedule.fuse import Fusion, Group, readers_outside
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
@@ -51,7 +52,7 @@ def choose_products(c: Compilation) -> None:
     if not tuned(c) or not c.options.fuse:
         return
     calls = {node.name: node for node in c.program.nodes if isinstance(node, ExternNode)}
-    possible = [name for name, node in calls.items() if _allowed(c.program, node)]
+    possible = [name for name, node in calls.items() if _allowed(c, node)]
     trial, names = products_as_loops(c.program, c.sizes, possible)
     if not names:
         return
@@ -75,9 +76,23 @@ def choose_products(c: Compilation) -> None:
         inline(c.program)
 
 
-def _allowed(program: Program, node: ExternNode) -> bool:
-    dtypes = {program.buffers[one.buffer].dtype for one in node.tensors()}
-    return torch.float32 not in dtypes or tf32_allowed(node.target is torch.ops.aten.convolution.default)
+def _allowed(c: Compilation, node: ExternNode) -> bool:
+    """A convolution of float32 may be a product in TF32 where cuDNN's kernel for it rounds too."""
+    dtypes = {c.program.buffers[one.buffer].dtype for one in node.tensors()}
+    if torch.float32 not in dtypes:
+        return True
+    if node.target is not torch.ops.aten.convolution.default:
+        return tf32_allowed(convolution=False)
+    return tf32_allowed(convolution=True) and (
+        c.target.interpreted or rounding.rounds(_call(c, node), c.target.device)
+    )
+
+
+def _call(c: Compilation, node: ExternNode) -> tuple[Any, ...]:
+    """The operator and its arguments, meta tensors in place of tensors."""
+    return node.target, *(
+        torch.empty_strided(*layout_hint(c, arg.layout), device="meta") if isinstance(arg, Strided) else arg for arg in node.args
+    )
 
 
 def product_kernel(program: Program, body: KernelBody, sizes: SizeVars, blocks: Blocks) -> TritonKernel:

@@ -221,7 +221,7 @@ class Program:
     names, views of buffers, size expressions or None. numbers: text of a float that the call brings -> the
     buffer that holds it. device: where loops run. elsewhere: buffers on other devices, which operators read only.
     operands: the result of a product -> the type that its operator multiplies in. channels_last: numbers of saved outputs
-    that are so, unlike eager's; images_last: whether images are in general.
+    that are so, unlike eager's; images_last: names of the graph's convolutions that are.
     """
 
     name: str
@@ -237,7 +237,7 @@ class Program:
     elsewhere: set[str] = field(default_factory=set)
     operands: dict[str, torch.dtype] = field(default_factory=dict)
     channels_last: set[int] = field(default_factory=set)
-    images_last: bool = False
+    images_last: frozenset[str] = frozenset()
 
     def with_earlier(self, names: Iterable[str]) -> set[str]:
         """The buffers, and the earlier versions whose regions they contain."""

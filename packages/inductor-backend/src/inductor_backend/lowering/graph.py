@@ -37,7 +37,7 @@ from inductor_backend.lowering.cat_chains import find_chains
 from inductor_backend.lowering.dropout import is_drawn_by_kernels
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
-from inductor_backend.lowering.image_layout import channels_last_nodes
+from inductor_backend.lowering.image_layout import CONVOLUTIONS, channels_last_nodes
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, last_strides, same_strides
 from inductor_backend.regions.cut import instance_of
@@ -72,9 +72,9 @@ class GraphLowering:
     """Walks the graph once; `env` maps its nodes to views, sizes or tuples of them. Mutable."""
 
     def __init__(
-        self, gm: torch.fx.GraphModule, spec: CompileSpec, sizes: SizeVars, images_last: bool | None = None
+        self, gm: torch.fx.GraphModule, spec: CompileSpec, sizes: SizeVars, images_last: frozenset[str] | None = None
     ) -> None:
-        """images_last: on GPUs, whether images are channels-last (None: where it is quicker)."""
+        """images_last: on GPUs, names of the convolutions that are channels-last (None: where it is quicker)."""
         self.gm, self.sizes, self.images_last = gm, sizes, images_last
         self.target = target_of(gm.graph)
         self.program = Program(spec.name, device=self.target.device)
@@ -100,7 +100,7 @@ class GraphLowering:
         }
         self.ctx.chains = find_chains(self.gm.graph)
         self.ctx.last = channels_last_nodes(self.gm.graph, self.target.triton, self.images_last)
-        self.program.images_last = bool(self.ctx.last)
+        self.program.images_last = frozenset(node.name for node in self.ctx.last if node.target in CONVOLUTIONS)
         for node in self.gm.graph.nodes:
             step = dispatch.get(node.op)
             if step is None:

@@ -3,7 +3,8 @@
 In: an ATen graph. Out: the nodes whose result has that layout inside our program. What always holds: results of
 the graph and operands of ATen's operators have eager's strides all the same: they are copied where they differ;
 on GPUs convolutions among the nodes read and write channels-last images, which is how tensor cores multiply (cuDNN
-turns planes round before and after each convolution; on an H100 resnet18 takes two thirds of the time).
+turns planes round before and after each convolution; on an H100 resnet18 takes two thirds of the time); a convolution
+that would be rounded to TF32 only because of its layout keeps eager's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 
 from inductor_backend.externs import packed_ops
+from inductor_backend.gpu import rounding
 from inductor_backend.size_vars import hint
 from inductor_backend.target import in_tensor_cores
 from tracer_core.plugin_api import operators
@@ -34,26 +36,29 @@ FOLLOWERS = frozenset({aten.max_pool2d_with_indices_backward.default})
 CHANNELS = 16
 
 
-def channels_last_nodes(graph: torch.fx.Graph, gpu: bool, wanted: bool | None = None) -> set[torch.fx.Node]:
+def channels_last_nodes(graph: torch.fx.Graph, gpu: bool, wanted: frozenset[str] | None = None) -> set[torch.fx.Node]:
     """Our own convolutions (gpu: the operator's, where it is quicker so, and inputs that are), and what is computed from
-    them image by image. wanted: on GPUs, whether it was found to be quicker."""
+    them image by image. wanted: on GPUs, names of the convolutions that are channels-last, where that is known."""
     starts: Callable[[torch.fx.Node], bool] = lambda node: node.target is packed_ops.convolution  # noqa: E731
+    keeps_planes: Callable[[torch.fx.Node], bool] = rounding.loses_precision
     if gpu:
-        quicker = convolutions_on_tensor_cores(graph, wanted)
+        quicker = convolutions_on_tensor_cores(graph)
+        if wanted is not None:
+            quicker = {node for node in graph.nodes if node.name in wanted}
+            keeps_planes = lambda node: node.name not in wanted  # noqa: E731
         if not quicker:
             return set()
         starts = lambda node: node in quicker or (node.op == "placeholder" and _lies_last(node.meta["val"]))  # noqa: E731
     found: set[torch.fx.Node] = set()
     for node in graph.nodes:
         if starts(node) or any(_is_image(source) for source in node.all_input_nodes if source in found):
-            if _is_image(node):
+            if _is_image(node) and not (node.target in CONVOLUTIONS and keeps_planes(node)):
                 found.add(node)
     return found
 
 
-def convolutions_on_tensor_cores(graph: torch.fx.Graph, wanted: bool | None) -> set[torch.fx.Node]:
-    """The 2-d convolutions (and gradients) of a graph that does most of its multiplications on tensor cores, else none.
-    wanted: whether it does, where that is known."""
+def convolutions_on_tensor_cores(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """The 2-d convolutions (and gradients) of a graph that does most of its multiplications on tensor cores, else none."""
     found: set[torch.fx.Node] = set()
     fit = other = 0
     for node in graph.nodes:
@@ -70,7 +75,7 @@ def convolutions_on_tensor_cores(graph: torch.fx.Graph, wanted: bool | None) -> 
             other += work
         if image.dim() == 4 and not node.args[at_turned] and all(map(hint, image.shape)):
             found.add(node)
-    return found if (fit > other if wanted is None else wanted) else set()
+    return found if fit > other else set()
 
 
 def _lies_last(value: Any) -> bool:

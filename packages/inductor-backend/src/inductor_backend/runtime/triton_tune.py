@@ -47,7 +47,7 @@ def chosen(
     if not times:
         return ""
     name = _quickest(times)
-    _write(_file(key, device), {"chosen": name, "milliseconds": times, "what": what})
+    keep(key, device, {"chosen": name, "milliseconds": times, "what": what})
     logger().info("%s: %s of %s", what, name, ", ".join(f"{n}: {t:.4f} ms" for n, t in times.items()))
     return name
 
@@ -58,6 +58,14 @@ def stored(key: str, device: torch.device) -> str | None:
         return str(json.loads(_file(key, device).read_text())["chosen"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def keep(key: str, device: torch.device, value: Mapping[str, object]) -> None:
+    """Keeps what was measured; value["chosen"] is what `stored` returns from then on, in this process and later ones."""
+    try:
+        replace_file(_file(key, device), json.dumps(value).encode())
+    except OSError as error:
+        logger().warning("what was measured is not stored, and measured again in the next process: %s", error)
 
 
 def _quickest(times: Mapping[str, float]) -> str:
@@ -72,13 +80,6 @@ def _file(key: str, device: torch.device) -> Path:
     machine = (torch.cuda.get_device_name(device), torch.__version__, triton.__version__, ROUNDS, LAUNCHES)
     name = hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:32]
     return cache_directory("triton_choices")[0] / f"{name}.json"
-
-
-def _write(file: Path, value: object) -> None:
-    try:
-        replace_file(file, json.dumps(value).encode())
-    except OSError as error:
-        logger().warning("what was measured is not stored, and measured again in the next process: %s", error)
 
 
 def _times(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
