@@ -37,8 +37,8 @@ def _add(name: str, get: Any, set_: Any, setter: str = "", needs: str = "") -> N
     needs: names that functions of ours use. A setting that this torch lacks a part of is none: programs that ask for it or
     set it break the graph."""
     getters, setters = (names(one) if isinstance(one, str) else (one,) for one in (get, set_))
-    called = names(setter) if setter else setters
-    if getters and setters and called and len(names(needs)) == len(needs.split()):
+    called, used = names(setter) if setter else setters, names(needs)  # all are asked for: whatever is missing is said
+    if getters and setters and called and len(used) == len(needs.split()):
         SETTINGS[name] = Setting(*getters, *setters)
         SETTERS.update(dict.fromkeys(called, (name,)))
 

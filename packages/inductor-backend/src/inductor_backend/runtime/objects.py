@@ -116,12 +116,13 @@ def compiled(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str
         if stored is not None:
             results.append(stored)
             continue
-        result, mine = _running.ask(key)
+        pending = f"{directory}/{key}"  # a build in a folder that turns out to be full is no build here
+        result, mine = _running.ask(pending)
         results.append(result)
         if mine:
             label = f"{name}-{number}.cpp"
             work = threading.Thread(
-                target=_make, args=(_running, key, result, unit, path, tools, directory, label), daemon=True
+                target=_make, args=(_running, pending, result, unit, path, tools, directory, label), daemon=True
             )
             begun.append((len(unit.text), work))
     for _, work in sorted(begun, key=lambda item: -item[0]):
@@ -135,7 +136,7 @@ def _stored(path: Path | None) -> bytes | None:
 
 def _make(
     running: _Running,
-    key: str,
+    pending: str,
     result: Future[bytes],
     unit: Unit,
     path: Path | None,
@@ -146,19 +147,19 @@ def _make(
     """Compiles one unit: whatever happens, `result` is told."""
     try:
         with running.slots:
-            data = _object(unit, path, key, tools, directory, label)
+            data = _object(unit, path, tools, directory, label)
     except BaseException as error:
-        running.done(key)
+        running.done(pending)
         result.set_exception(error)
     else:
-        running.done(key)
+        running.done(pending)
         result.set_result(data)
 
 
-def _object(unit: Unit, path: Path | None, key: str, tools: Toolchain, directory: Path, label: str) -> bytes:
+def _object(unit: Unit, path: Path | None, tools: Toolchain, directory: Path, label: str) -> bytes:
     if path is None:
         return _compile(unit, tools, directory, label)
-    with one_builder(directory, key, part=True):
+    with one_builder(directory, path.stem, part=True):
         stored = _stored(path)  # another process may have been the first
         if stored is None:
             stored = _compile(unit, tools, directory, label)
