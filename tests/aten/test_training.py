@@ -823,3 +823,101 @@ def test_an_input_that_is_a_view_of_another_input_is_saved():
         expected = torch.autograd.grad(product(x, x[:], w), w)
         found = torch.autograd.grad(tracer_core.compile(product, backend="aten_eager")(x, x[:], w), w)
         torch.testing.assert_close(found, expected)
+
+
+# -- outputs that share memory, of which some require grad --
+
+
+def _leaf():
+    return torch.arange(12.0).view(3, 4).div(7).requires_grad_()
+
+
+def _detached_first(x):
+    y = x.sigmoid()
+    return y.detach(), y, x * 2
+
+
+def _a_detached_part_first(x):
+    y = x.sigmoid()
+    return y.detach()[1], y.view(-1), y
+
+
+def _parts_alone(x):
+    y = x.sigmoid()
+    return y.detach()[0], y[1:]
+
+
+def _a_new_leaf(x):
+    y = x.sigmoid()
+    z = y.detach().requires_grad_()
+    return z, y, z * 2
+
+
+def _a_view_under_no_grad(x):
+    y = x.sigmoid()
+    with torch.no_grad():
+        part = y[1:]
+    return part, y, x * 2
+
+
+def _views_of_inputs(a, b):
+    return a.view(-1), b[0], a.sin()
+
+
+SHARED = {
+    "detached first": (_detached_first, lambda: (_leaf(),)),
+    "a detached part first": (_a_detached_part_first, lambda: (_leaf(),)),
+    "parts alone": (_parts_alone, lambda: (_leaf(),)),
+    "a new leaf": (_a_new_leaf, lambda: (_leaf(),)),
+    "a view under no_grad": (_a_view_under_no_grad, lambda: (_leaf(),)),
+    "a detached input first": (lambda d, x: (x.view(-1), d.sin(), x * 3), lambda: (lambda x: (x.detach(), x))(_leaf())),
+    "two leaves": (_views_of_inputs, lambda: (lambda x: (x.detach().requires_grad_(), x))(_leaf())),
+    "two leaves, the other way": (_views_of_inputs, lambda: (lambda x: (x, x.detach().requires_grad_()))(_leaf())),
+    "an input and its view": (_views_of_inputs, lambda: (lambda x: (x, x.view(4, 3)))(_leaf() * 2)),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
+@pytest.mark.parametrize("name", SHARED)
+def test_outputs_that_share_memory_keep_their_own_gradients(name, backend):
+    function, make = SHARED[name]
+    fast = tracer_core.compile(function, backend=backend)
+
+    def step(fn):
+        inputs = make()
+        for one in inputs:
+            if one.requires_grad:
+                one.retain_grad()
+        results = fn(*inputs)
+        weighed = [(one * torch.arange(1.0, one.numel() + 1).view(one.shape)).sum() for one in results if one.requires_grad]
+        sum(weighed).backward()
+        told = [(one.requires_grad, one.is_leaf, one.shape, one.stride(), one.storage_offset()) for one in results]
+        shared = [a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a in results for b in (*results, *inputs)]
+        return told, shared, [one.grad for one in inputs], [one.grad for one in results if one.is_leaf], results
+
+    for _ in range(2):
+        (*said, grads, leaves, results), (*wanted_said, wanted, wanted_leaves, wanted_results) = step(fast), step(function)
+        assert said == wanted_said
+        torch.testing.assert_close((grads, leaves), (wanted, wanted_leaves))
+        torch.testing.assert_close(results, wanted_results)
+
+
+class _GivesNone(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+def test_a_node_after_the_graph_gives_no_gradient(backend):
+    """Autograd then runs the graph's backward all the same."""
+    fast = tracer_core.compile(lambda x: torch.sin(x) * 2, backend=backend)
+    for _ in range(2):
+        x, y = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+        (_GivesNone.apply(fast(x)) + fast(y)).sum().backward()
+        assert x.grad is None
+        torch.testing.assert_close(y.grad, 2 * torch.cos(y))

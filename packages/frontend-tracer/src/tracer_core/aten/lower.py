@@ -191,6 +191,7 @@ class Lowering(Interpretation):
                 self.recorder.inputs,
                 list(self.values.values()),
                 lambda value: self.wrappers[id(value)],
+                self.differentiates,
             )
             returned = [
                 self.values[item] if isinstance(item, torch.fx.Node) else item

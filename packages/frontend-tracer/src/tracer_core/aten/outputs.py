@@ -5,7 +5,8 @@ nodes that the ATen graph returns, and an `OutputPlan` whose `bind(runner)` is a
 graph's own outputs: inputs returned as they are, views of inputs, several views of one storage, numbers.
 
 What always holds: outputs of the ATen graph share no storage with an input or with each other; after
-`bind` identity, aliasing, sizes and strides are eager's.
+`bind` identity, aliasing, sizes and strides are eager's, and an output that requires grad is a view of a tensor that it is
+a view of in eager.
 """
 
 from __future__ import annotations
@@ -186,12 +187,14 @@ class Layout:
 @dataclass(slots=True)
 class OutputPlanner:
     """Makes one plan (mutable). recorder: holds the ATen graph. functional: the functional wrapper of an
-    eager fake value (by id). eager: all eager fake values of the captured graph, in order."""
+    eager fake value (by id). eager: all eager fake values of the captured graph, in order. differentiated: autograd
+    records what makes the outputs."""
 
     recorder: AtenRecorder
     inputs: Sequence[Any]
     eager: Sequence[Any]
     functional: Callable[[Any], Any]
+    differentiated: bool = False
     nodes: list[torch.fx.Node] = field(default_factory=list)
     values: list[torch.Tensor] = field(default_factory=list)
     sources: list[torch.Tensor] = field(default_factory=list)  # the eager value of each of `values`
@@ -236,7 +239,26 @@ class OutputPlanner:
         for index in candidates:
             if self.inputs[index] is value:
                 return InputItself(index)
-        return self._view(value, self.inputs[candidates[0]], True, candidates[0])
+        self._require_history(value)
+        possible = [index for index in candidates if self._has_gradients_of(self.inputs[index], value)]
+        if not possible:
+            reason = "an output shares memory with an input that it has no gradient from"
+            raise LoweringUnsupported(reason, self.recorder.frame)
+        nearest = min(possible, key=lambda index: _distance(value, self.inputs[index]))
+        return self._view(value, self.inputs[nearest], True, nearest)
+
+    def _require_history(self, value: torch.Tensor) -> None:
+        """A leaf that is made inside, by requires_grad_() or as a view under no_grad, has no place in the node that stands
+        for the whole graph."""
+        if self.differentiated and value.requires_grad and value.is_leaf:
+            raise LoweringUnsupported("an output requires grad, but nothing that it is computed from", self.recorder.frame)
+
+    def _has_gradients_of(self, base: torch.Tensor, value: torch.Tensor) -> bool:
+        """Whether a view of `base` has the gradients of `value`, which shares its memory: of several such tensors each may
+        require grad or not, and be a leaf of its own."""
+        if not self.differentiated or not value.requires_grad:
+            return True
+        return base.requires_grad and _root(base) is _root(value)
 
     def _from_group(
         self,
@@ -245,6 +267,7 @@ class OutputPlanner:
         storage: int,
         bases: dict[int, tuple[int, torch.Tensor]],
     ) -> Step:
+        self._require_history(value)
         if storage not in bases:
             base = members[0] if len(members) == 1 else self._base(members, storage)
             bases[storage] = (self._return(base), base)
@@ -259,9 +282,13 @@ class OutputPlanner:
             for value in self.eager
             if isinstance(value, torch.Tensor) and torch_private.storage_id(value) == storage
         ]
-        for candidate in [*members, *others]:
+        for candidate in [*sorted(members, key=lambda member: member._base is not None), *others]:
             layout = Layout.of(candidate)
-            if candidate.dtype == members[0].dtype and all(layout.covers(other) for other in layouts):
+            if (
+                candidate.dtype == members[0].dtype
+                and all(layout.covers(other) for other in layouts)
+                and all(self._has_gradients_of(candidate, member) for member in members)
+            ):
                 return candidate
         raise LoweringUnsupported(
             "outputs share memory that no single tensor of the captured graph covers", self.recorder.frame
@@ -295,6 +322,20 @@ class OutputPlanner:
         self.values.append(result)
         self.sources.append(value)
         return len(self.nodes) - 1
+
+
+def _root(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that autograd takes it for a view of, else itself."""
+    return tensor if tensor._base is None else tensor._base
+
+
+def _distance(view: torch.Tensor, base: torch.Tensor) -> int:
+    """How many nodes of autograd's graph lie between a view and a tensor that it is a view of; of a tensor and its view that
+    are both inputs, gradients pass the one that the program used."""
+    node, last, steps = view.grad_fn, base.grad_fn, 0
+    while node is not None and node is not last and getattr(node, "variable", None) is not base:
+        node, steps = node.next_functions[0][0] if node.next_functions else None, steps + 1
+    return steps
 
 
 def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:

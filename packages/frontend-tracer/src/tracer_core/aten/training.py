@@ -261,7 +261,6 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner) 
     sizes_of = size_reader(origins[size.node.expr] for size in split.sizes)
     fits = [(index, _fit(graphs.split.forward, index)) for index in split.tangents]
     found_in = split.gradients
-    several = split.tangents if len(split.tangents) > 1 else ()  # the tangent of a single one is always there
     absent = _absent(split, graphs.backward.graph.graph)
     again = Differentiated(captured, joint)
 
@@ -276,12 +275,13 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner) 
         ctx.save_for_backward(*kept, *outputs_of(out))
         ctx.mark_non_differentiable(*plain_of(out))
         ctx.set_materialize_grads(False)
-        ctx.shapes = [out[index].shape for index in several]
+        ctx.shapes = [out[index].shape for index in split.tangents]
         return tuple(out[:count])
 
     def opened(ctx: Any, tangents: Any) -> Any:
         gradients = found_in
-        if several and any(tangents[index] is None for index in several):
+        # even that of a single output: a node of the program's may return None for its input's gradient
+        if any(tangents[index] is None for index in split.tangents):
             gradients, tangents = absent(ctx.shapes, tangents)
         fitted = [fit(tangents[index]) for index, fit in fits]
         given = [*ctx.saved_tensors, *ctx.sizes, *fitted]
