@@ -282,7 +282,7 @@ class OutputPlanner:
             for value in self.eager
             if isinstance(value, torch.Tensor) and torch_private.storage_id(value) == storage
         ]
-        for candidate in [*sorted(members, key=lambda member: member._base is not None), *others]:
+        for candidate in [*members, *others]:
             layout = Layout.of(candidate)
             if (
                 candidate.dtype == members[0].dtype
