@@ -250,7 +250,7 @@ class OutputPlanner:
     def _require_history(self, value: torch.Tensor) -> None:
         """A leaf that is made inside, by requires_grad_() or as a view under no_grad, has no place in the node that stands
         for the whole graph."""
-        if self.differentiated and value.requires_grad and value.is_leaf:
+        if self.differentiated and value.requires_grad and _node(value) is None:
             raise LoweringUnsupported("an output requires grad, but nothing that it is computed from", self.recorder.frame)
 
     def _has_gradients_of(self, base: torch.Tensor, value: torch.Tensor) -> bool:
@@ -329,10 +329,16 @@ def _root(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor._base is None else tensor._base
 
 
+def _node(tensor: torch.Tensor) -> Any:
+    """Its grad_fn. Of a view whose base was written to, autograd makes it anew when it is asked for."""
+    with torch_private.outside_modes():
+        return tensor.grad_fn
+
+
 def _distance(view: torch.Tensor, base: torch.Tensor) -> int:
     """How many nodes of autograd's graph lie between a view and a tensor that it is a view of; of a tensor and its view that
     are both inputs, gradients pass the one that the program used."""
-    node, last, steps = view.grad_fn, base.grad_fn, 0
+    node, last, steps = _node(view), _node(base), 0
     while node is not None and node is not last and getattr(node, "variable", None) is not base:
         node, steps = node.next_functions[0][0] if node.next_functions else None, steps + 1
     return steps
