@@ -13,7 +13,8 @@ pytest.importorskip("triton")
 import tracer_core
 from inductor_backend.codegen.triton.product import Blocks
 from inductor_backend.compile_graph import run_stages, start
-from inductor_backend.gpu import choices, products
+from inductor_backend.gpu import choices, products, rounding
+from inductor_backend.gpu.candidates import candidates as real_candidates
 from inductor_backend.runtime import triton_tune
 from inductor_backend.runtime.triton_build import load_kernels
 from inductor_backend.runtime.triton_interpreter import interpreting
@@ -74,6 +75,15 @@ def channels_last(*sizes):
     return R(*sizes).contiguous(memory_format=torch.channels_last)
 
 
+def _parts_of_what_is_computed(x, w):
+    y = x.softmax(1)
+    return y, y[:, ::2] @ w, y[:, 32:] @ w
+
+
+def _squeezed(x, down, up):
+    return x * F.conv2d(F.conv2d(x.mean((2, 3), keepdim=True), down).relu(), up).sigmoid()
+
+
 #: name -> (function, inputs, launches: kernels, operator calls)
 CASES = {
     "product": (lambda a, b: a @ b, (R(40, 33), R(33, 50)), (1, 0)),
@@ -115,6 +125,8 @@ CASES = {
         (channels_last(2, 16, 9, 9), channels_last(24, 16, 3, 3)),
         (1, 0),
     ),
+    "a part of what is computed": (_parts_of_what_is_computed, (R(40, 64), R(32, 48)), None),
+    "pixels of computed images": (_squeezed, (R(2, 20, 5, 5), R(24, 20, 1, 1), R(20, 24, 1, 1)), None),
     "convolution of points": (
         lambda x, w, y: F.conv2d(x, w) + y,
         (R(2, 16, 5, 5), R(24, 16, 1, 1), R(2, 24, 5, 5)),
@@ -237,3 +249,18 @@ def test_the_modes_on_the_cpu_are_the_default_one():
     for mode in ("max-autotune", "max-autotune-no-cudagraphs"):
         fast = tracer_core.compile(lambda x, w: (x @ w).relu(), mode=mode)
         torch.testing.assert_close(fast(x, w), (x @ w).relu())
+
+
+def test_images_that_stay_in_planes(monkeypatch):
+    """What squeezes them has one pixel: its strides of dimensions of size 1 say nothing."""
+    monkeypatch.setattr(rounding, "loses_precision", lambda node: True)
+    fn, inputs, _ = CASES["pixels of computed images"]
+    made = checked(fn, *inputs)
+    assert len(made.compilation.blocks) == 2
+    assert not made.compilation.program.extends
+
+
+def test_a_product_for_which_no_block_is_small_enough(monkeypatch):
+    monkeypatch.setattr(products, "candidates", real_candidates)
+    made = checked(lambda x, w: F.conv2d(x.mean((2, 3), keepdim=True), w).relu(), R(2, 40, 5, 5), R(16, 40, 1, 1))
+    assert not made.compilation.blocks

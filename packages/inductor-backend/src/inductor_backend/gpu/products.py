@@ -64,7 +64,7 @@ def choose_products(c: Compilation) -> None:
             call = calls[group.loops[0].name]
             try:
                 choices.append((call, *_possible(c, trial, group, needed, call)))
-            except BackendError as error:  # a factor that is the same in all rows, say
+            except BackendError as error:  # a factor that is the same in all rows, a few pixels, say
                 logger().debug("%s stays an operator: %s", call.name, error)
     build_all(c, [choice for _, _, choice in choices])
     for call, tried, choice in choices:
@@ -112,6 +112,8 @@ def _possible(
     assert group.domain is not None
     body = kernel_body(trial, group.domain, group.loops, needed, c.sizes, rows=False, in_registers=True)
     tried = {str(blocks): blocks for blocks in _candidates(c, trial, body)}
+    if not tried:
+        raise BackendError("inductor", "products", "it is smaller than any block")
     kernels = Kernels(
         {name: partial(product_kernel, trial, body, c.sizes, blocks) for name, blocks in tried.items()}
     )

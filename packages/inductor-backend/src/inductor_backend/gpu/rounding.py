@@ -29,14 +29,11 @@ _LAST_BIT = 2.0**-12
 def loses_precision(node: torch.fx.Node) -> bool:
     """Whether cuDNN rounds the node's factors on channels-last operands but not on eager's: it must keep eager's layout.
 
-    node: a 2-d convolution or its backward. False for other types than float32, where TF32 is not allowed, and without a
-    CUDA device.
+    node: a 2-d convolution or its backward. False for other types than float32 and where TF32 is not allowed.
     """
     operands = [arg.meta["val"] for arg in node.args if isinstance(arg, torch.fx.Node)]
     device = operands[0].device
     if any(one.dtype != torch.float32 for one in operands) or not tf32_allowed(convolution=True):
-        return False
-    if device.type != "cuda" or not torch.cuda.is_available():
         return False
     as_eager = torch.fx.map_arg(node.args, lambda one: _blank(one.meta["val"], last=False))
     as_ours = torch.fx.map_arg(node.args, lambda one: _blank(one.meta["val"], last=True))
@@ -45,7 +42,10 @@ def loses_precision(node: torch.fx.Node) -> bool:
 
 
 def rounds(call: tuple[Any, ...], device: torch.device) -> bool:
-    """Whether an operator rounds its factors. call: the operator, then its arguments, meta tensors in place of tensors."""
+    """Whether an operator rounds its factors. call: the operator, then its arguments, meta tensors in place of tensors. True
+    without a CUDA device to ask."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return True
     key = repr(("tf32", torch.backends.cudnn.version(), torch.backends.cudnn.benchmark,
                 torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic,
                 *((tuple(one.shape), one.stride()) if isinstance(one, torch.Tensor) else str(one) for one in call)))  # fmt: skip

@@ -32,8 +32,9 @@ def _fail(rule: str, nodes: Sequence[Node], at: int) -> VerifyError:
 def program(p: Program) -> None:
     """Every rule of a program: reads after writes, indices inside buffers, dtypes, origins."""
     written = {name for name, b in p.buffers.items() if b.kind is BufferKind.INPUT}
+    views = p.extends.keys() - p.writers().keys()  # of a product's operands: nobody writes to them
     for at, node in enumerate(p.nodes):
-        missing = node.reads() - written
+        missing = {p.extends[name] if name in views else name for name in node.reads()} - written
         if missing:
             raise _fail(f"reads {sorted(missing)} before it is written", p.nodes, at)
         if not node.origin.fx:

@@ -160,6 +160,9 @@ def _order(whole: Layout, part: Layout) -> tuple[int, ...] | None:
     """For each dimension of a buffer the dimension of the operand that it is; None where the operand is another view."""
     if whole.offset != part.offset or len(whole.sizes) != len(part.sizes):
         return None
+    steps = zip(whole.sizes, whole.strides, part.strides, strict=True)
+    if whole.sizes == part.sizes and all(own == other or _is_one(size) for size, own, other in steps):
+        return tuple(range(len(whole.sizes)))
     wanted = list(zip(part.sizes, part.strides, strict=True))
     found = []
     for size, stride in zip(whole.sizes, whole.strides, strict=True):
