@@ -38,6 +38,10 @@ def growing(x, w1, w2):
     return torch.cat([y, F.conv2d(y.sigmoid(), w2, padding=1)], 1)
 
 
+def growing_up(x, w1, w2):
+    return F.conv2d(F.relu(F.conv2d(x, w1, padding=1)), w2, padding=1)
+
+
 def several_outputs(x, w):
     y = F.conv2d(x, w, padding=1)
     return y, y.relu(), y.view(y.shape[0], -1), y.permute(0, 2, 3, 1).contiguous(), y[:, :3]
@@ -62,6 +66,8 @@ PROGRAMS = {
             R(32), R(32),
         ),
     ),
+    "one channel given": (growing_up, (R(2, 1, 8, 8), R(16, 1, 3, 3), R(32, 16, 3, 3))),
+    "one channel made": (growing_up, (R(2, 16, 8, 8), R(32, 16, 3, 3), R(1, 32, 3, 3))),
     "one pixel": (block, (R(1, 16, 1, 1), R(32, 16, 3, 3), R(32, 32, 3, 3), R(32, 16, 1, 1), R(32), R(32))),
     "a slice": (lambda x, w: F.conv2d(x[:, ::2], w), (R(2, 32, 5, 5), R(16, 16, 3, 3))),
 }  # fmt: skip
@@ -245,3 +251,20 @@ def test_the_layout_stays_when_settings_change(monkeypatch):
     one = frozenset(list(first)[:1])
     convs = {node.name for node in image_layout.channels_last_nodes(gm.graph, True, one)} & first
     assert convs == one
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "sizes", [((2, 1, 8, 8), (2, 32, 8, 8), (1, 32, 1, 1)), ((2, 16, 8, 8), (2, 1, 8, 8), (16, 1, 1, 1)),
+              ((2, 16, 1, 1), (2, 24, 1, 1), (16, 24, 3, 3)), ((2, 16, 4, 1), (2, 24, 4, 1), (16, 24, 3, 3))],
+    ids=["one channel made", "one channel given", "one pixel", "one column"],
+)  # fmt: skip
+def test_gradients_whose_operands_have_one_layout_for_both(sizes, dynamic):
+    """The operator chooses its result's layout by strides of dimensions of one element."""
+
+    def gradients(dy, x, w, others, image):
+        how = [1, 1], [w.shape[-1] // 2] * 2, [1, 1], False, [0, 0], 1
+        dx, dw, _ = aten.convolution_backward(dy.relu(), x.relu(), w, None, *how, [True, True, False])
+        return dx, dw, F.conv2d(image, others)
+
+    run(gradients, (*(R(*size) for size in sizes), R(32, 32, 3, 3), R(2, 32, 9, 9)), dynamic, pure=True)

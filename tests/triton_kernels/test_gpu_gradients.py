@@ -96,7 +96,7 @@ def test_a_state_space_model(backend):
 
 
 @pytest.mark.parametrize("mode", ["default", "max-autotune"])
-@pytest.mark.parametrize("name", ["regnety_002", "resnet18", "mobilenetv3_small_100", "repghostnet_050"])
+@pytest.mark.parametrize("name", ["regnety_002", "resnet18", "repghostnet_050"])
 def test_no_convolution_rounds_that_eager_computes_exactly(name, mode):
     """TF32 allowed: cuDNN takes it for some convolutions only, by shape and by layout."""
     import timm

@@ -28,6 +28,10 @@ from inductor_backend.runtime.large import LARGE
 from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
 from tracer_core.plugin_api import SizeSpec
 
+#: ATen's operators that choose the layout of their result by the strides of their operands, those of dimensions of one element
+#: included.
+_LAYOUT_BY_STRIDES = frozenset({torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default})
+
 #: The module's constant that says which inputs may have been written to when its call raises.
 EARLY = "WRITTEN_EARLY"
 #: Where the part of a module begins that it needs only when it is run alone.
@@ -95,8 +99,8 @@ class Wrapper:
 
     # operands ------------------------------------------------------------------------------------
 
-    def tensor(self, operand: Strided) -> str:
-        """The text of a tensor operand."""
+    def tensor(self, operand: Strided, exactly: bool = False) -> str:
+        """The text of a tensor operand. exactly: its strides in dimensions of one element count, too."""
         buffer = self.program.buffers[operand.buffer]
         offset = self.plan.offsets.get(buffer.storage)
         if offset is not None:
@@ -106,7 +110,11 @@ class Wrapper:
             and operand.layout.sizes == buffer.layout.sizes
             and operand.layout.offset == buffer.layout.offset
         )
-        if whole and same_strides(operand.layout, buffer.layout.strides):
+        if whole and (
+            operand.layout.strides == buffer.layout.strides
+            if exactly
+            else same_strides(operand.layout, buffer.layout.strides)
+        ):
             return buffer.name
         return _view_text(buffer, operand.layout)
 
@@ -123,9 +131,9 @@ class Wrapper:
             self.views.append(spec)
         return self.view_names[key]
 
-    def operand(self, value: Any) -> str:
+    def operand(self, value: Any, exactly: bool = False) -> str:
         if isinstance(value, Strided):
-            return self.tensor(value)
+            return self.tensor(value, exactly)
         if isinstance(value, (list, tuple)):
             return "[" + ", ".join(self.operand(item) for item in value) + "]"
         return constant_text(value)
@@ -191,7 +199,7 @@ class Wrapper:
         if self.choices[node.name].kind == "own":
             self.own(node)
             return
-        arguments = [self.operand(value) for value in node.args]
+        arguments = [self.operand(value, node.target in _LAYOUT_BY_STRIDES) for value in node.args]
         arguments += [f"{name}={self.operand(value)}" for name, value in node.kwargs.items()]
         if self.choices[node.name].kind == "out":
             (written,) = node.writes

@@ -31,12 +31,13 @@ def loses_precision(node: torch.fx.Node) -> bool:
 
     node: a 2-d convolution or its backward. False for other types than float32 and where TF32 is not allowed.
     """
-    operands = [arg.meta["val"] for arg in node.args if isinstance(arg, torch.fx.Node)]
+    values = [arg.meta["val"] for arg in node.args if isinstance(arg, torch.fx.Node)]
+    operands = [value for value in values if isinstance(value, torch.Tensor)]
     device = operands[0].device
     if any(one.dtype != torch.float32 for one in operands) or not tf32_allowed(convolution=True):
         return False
-    as_eager = torch.fx.map_arg(node.args, lambda one: _blank(one.meta["val"], last=False))
-    as_ours = torch.fx.map_arg(node.args, lambda one: _blank(one.meta["val"], last=True))
+    as_eager = torch.fx.map_arg(node.args, lambda one: _known(one.meta["val"], last=False))
+    as_ours = torch.fx.map_arg(node.args, lambda one: _known(one.meta["val"], last=True))
     return any(rounds(call, device) and not rounds(eager, device)
                for eager, call in zip(_calls(node.target, as_eager), _calls(node.target, as_ours), strict=True))  # fmt: skip
 
@@ -58,7 +59,6 @@ def rounds(call: tuple[Any, ...], device: torch.device) -> bool:
 
 def _calls(target: Any, args: Sequence[Any]) -> list[tuple[Any, ...]]:
     """The node as calls with one result each, without what the bias adds."""
-    args = [hint(one) if isinstance(one, torch.SymInt) else one for one in args]
     if target is aten.convolution.default:
         return [(target, *args[:2], None, *args[3:])]
     *rest, mask = args
@@ -66,7 +66,10 @@ def _calls(target: Any, args: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [(target, *rest, [k == 0, k == 1, False]) for k in range(2) if mask[k]]
 
 
-def _blank(value: torch.Tensor, last: bool) -> torch.Tensor:
+def _known(value: Any, last: bool) -> Any:
+    """A meta tensor of the captured sizes for a tensor, its value in the captured call for a size."""
+    if not isinstance(value, torch.Tensor):
+        return hint(value) if isinstance(value, torch.SymInt) else value
     shape, strides = tuple(map(hint, value.shape)), tuple(map(hint, value.stride()))
     blank = torch.empty_strided(shape, strides, device="meta")
     return blank.to(memory_format=torch.channels_last) if last and blank.dim() == 4 else blank

@@ -346,6 +346,8 @@ class GraphLowering:
         if owned and same_strides(buffer.layout, strides):
             if buffer.kind is BufferKind.TEMP:  # eager's strides in dimensions of one element too
                 buffer.layout = Layout(buffer.layout.sizes, strides, buffer.layout.offset)
+            elif buffer.layout.strides != strides:
+                return Strided(buffer.name, Layout(buffer.layout.sizes, strides, buffer.layout.offset))
             return buffer.name
         if owned and buffer.kind is BufferKind.TEMP and not self._passed_to_extern(buffer.name):
             buffer.layout = Layout(buffer.layout.sizes, strides)
