@@ -157,7 +157,7 @@ def measure(rows: int, columns: int, rounds: int, threads: int, chosen: Sequence
     import torch
 
     import tracer_core
-    from inductor_backend.runtime.build_cpp import build
+    from inductor_backend.runtime.cpp.build import build
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
@@ -194,7 +194,7 @@ def measure(rows: int, columns: int, rounds: int, threads: int, chosen: Sequence
 
 def _in_large_pages(tensor: torch.Tensor) -> torch.Tensor:
     """A copy that lies in large pages."""
-    from inductor_backend.runtime.large import large_empty
+    from inductor_backend.runtime.huge_pages import large_empty
 
     return large_empty(tensor.shape, tensor.stride(), tensor.dtype).copy_(tensor)
 

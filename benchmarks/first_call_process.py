@@ -23,7 +23,7 @@ OWN_MODULES: dict[str, tuple[str, ...]] = {
     "ours": ("tracer_core.runtime", "tracer_core.dispatch"),
 }
 
-OURS_BY_BACKEND = {"inductor": ("inductor_backend.compile_graph",), "onnxrt": ("onnxrt_backend.plugin",)}
+OURS_BY_BACKEND = {"inductor": ("inductor_backend.pipeline",), "onnxrt": ("onnxrt_backend.plugin",)}
 
 #: Labels of the table, in its order, by span name. A span that is not here (nor an import) is a part of the
 #: stage round it.

@@ -87,10 +87,10 @@ def chain(x: Any, pairs: int) -> Any:
 
 def launchers() -> dict[str, float]:
     """Of one launch of the same kernel."""
-    from inductor_backend.runtime.build_cpp import build
-    from inductor_backend.runtime.cuda_launch import current_stream, launches
-    from inductor_backend.runtime.triton_build import load_kernels
-    from inductor_backend.runtime.triton_compile import Kernel
+    from inductor_backend.runtime.cpp.build import build
+    from inductor_backend.runtime.cuda.build import load_kernels
+    from inductor_backend.runtime.cuda.launch import current_stream, launches
+    from inductor_backend.runtime.cuda.triton_compile import Kernel
 
     device = torch.device("cuda", torch.cuda.current_device())
     x, y, z = (torch.randn(128, device=device) for _ in range(3))
@@ -122,7 +122,7 @@ def launchers() -> dict[str, float]:
 def ours() -> dict[str, float]:
     """Of calls of compiled functions, without CUDA graphs."""
     import tracer_core
-    from inductor_backend.compile_graph import compile_graph
+    from inductor_backend.pipeline import compile_graph
     from inductor_backend.plugin import BACKEND
 
     made: list[Any] = []

@@ -67,7 +67,7 @@ def bandwidth() -> dict[str, Any]:
     import torch.nn.functional as F
 
     import tracer_core
-    from inductor_backend.compile_graph import compile_graph
+    from inductor_backend.pipeline import compile_graph
     from inductor_backend.plugin import BACKEND
 
     made: list[Any] = []

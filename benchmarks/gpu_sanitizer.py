@@ -93,13 +93,13 @@ def watched(name: str) -> int:
     import torch
 
     import tracer_core
-    from inductor_backend.gpu import products
+    from inductor_backend.autotune import matmul
 
     torch.manual_seed(0)
     program, given, arguments = _programs()[name]
     if arguments:  # our product, whatever the times say: under the tool they say nothing
         # Not the largest blocks: instrumented by memcheck they are too large to be launched.
-        products.choose = lambda c, choice: list(choice.kernels)[-1]  # type: ignore[assignment]
+        matmul.choose = lambda c, choice: list(choice.kernels)[-1]  # type: ignore[assignment]
     fast = tracer_core.compile(program, **arguments)
     for place in (lambda x: x.cuda(), _unaligned):
         inputs = [place(x) for x in given]

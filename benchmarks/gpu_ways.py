@@ -36,15 +36,15 @@ def one(way: str, dtype: str, seconds: float) -> None:
     """In a process of its own."""
     faulthandler.dump_traceback_later(seconds, exit=True)
     import tracer_core
-    from inductor_backend.codegen.triton.product import Blocks
-    from inductor_backend.gpu import products
+    from inductor_backend.autotune import matmul
+    from inductor_backend.codegen.triton.matmul import Blocks
 
     torch.set_float32_matmul_precision("high")
     kind, terms = TYPES[dtype]
     kinds = {name: value if name == "programs" else bool(value) for name, value in WAYS[way].items()}
     blocks = Blocks(128, 128, terms, 4, 3, **kinds)  # type: ignore[arg-type]
-    products.candidates = lambda work, device: [blocks]
-    products.choose = lambda c, choice: next(iter(choice.kernels))
+    matmul.candidates = lambda work, device: [blocks]
+    matmul.choose = lambda c, choice: next(iter(choice.kernels))
     x, w = (torch.randn(*n, device="cuda").to(kind) / 16 for n in ((2048, 2048), (5632, 2048)))
     truth = program(x.double(), w.double())
     start = time.perf_counter()

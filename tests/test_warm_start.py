@@ -40,7 +40,7 @@ assert report.stored and not report.left_out, report
 LOAD = """
 from tracer_core.interpreter import machine
 from tracer_core import dispatch, runtime
-from inductor_backend.runtime import build_cpp
+from inductor_backend.runtime.cpp import build as build_cpp
 
 def forbidden(*args, **kwargs):
     raise AssertionError("a stored variant needs none of this")

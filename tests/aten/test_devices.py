@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from inductor_backend.supports import supports
+from inductor_backend.passes.op_support import supports
 from tracer_core.aten.outputs import OutputPlan
 from tracer_core.aten.request import Lowered, Request, default_specs, output_specs
 from tracer_core.aten.support import backend_runner

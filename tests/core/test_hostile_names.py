@@ -243,11 +243,11 @@ def test_keywords_of_calls_at_breaks() -> None:
 def test_kernels_for_gpus(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._subclasses import FakeTensorMode
 
-    from inductor_backend.gpu import products
+    from inductor_backend.autotune import matmul
     from tests.triton_kernels import offline
 
     for changed in ("choose", "build_all"):  # by `offline.program`
-        monkeypatch.setattr(products, changed, getattr(products, changed))
+        monkeypatch.setattr(matmul, changed, getattr(matmul, changed))
     mode = FakeTensorMode()
     text = offline.program(mode, named(work, name), *offline.fakes(mode, torch.randn(3, 4), torch.randn(3, 4))).text
     made = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)]

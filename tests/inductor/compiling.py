@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 
-from inductor_backend import reference
-from inductor_backend.compile_graph import Compilation, run_stages, start
+from inductor_backend.compilation import Compilation
 from inductor_backend.options import InductorOptions
+from inductor_backend.pipeline import run_stages, start
 from inductor_backend.plugin import BACKEND
+from tests.inductor import reference
 from tracer_core import plugin_api
 from tracer_core.testing import torch_graph
 

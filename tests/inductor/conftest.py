@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from inductor_backend import compile_graph
+from inductor_backend import pipeline
 
 
 @pytest.fixture
 def texts(monkeypatch) -> list[str]:
     """The modules that are compiled."""
     found: list[str] = []
-    original = compile_graph.load_module
+    original = pipeline.load_module
 
     def load(text, *rest):
         found.append(text)
         return original(text, *rest)
 
-    monkeypatch.setattr(compile_graph, "load_module", load)
+    monkeypatch.setattr(pipeline, "load_module", load)
     return found

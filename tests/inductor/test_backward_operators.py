@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from inductor_backend.decompositions import decompositions
-from inductor_backend.externs.fallbacks import FALLBACKS
+from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from inductor_backend.lowering.registry import LOWERINGS
+from inductor_backend.passes.decompositions import decompositions
 from tests.inductor.compiling import compiled, same_three_ways
 from tests.inductor.test_operators import I, R
 

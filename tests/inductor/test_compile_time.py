@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tracer_core
-from inductor_backend import early_builds
+from inductor_backend.passes import kernel_prebuild
 from tracer_core.aten import lower as lower_module
 from tracer_core.collector import collector_paused
 from tracer_core.plugin_api import Backend, BackendError
@@ -17,7 +17,7 @@ from tracer_core.plugin_api import Backend, BackendError
 
 def test_our_own_kernels_are_built_while_the_graph_is_lowered(monkeypatch):
     order = []
-    monkeypatch.setattr(early_builds.native, "prepare", lambda names: order.append(sorted({*names})))
+    monkeypatch.setattr(kernel_prebuild.native, "prepare", lambda names: order.append(sorted({*names})))
     lower = lower_module.Lowering.run
     monkeypatch.setattr(
         lower_module.Lowering, "run", lambda self, specs: order.append("lowering") or lower(self, specs)
@@ -37,7 +37,7 @@ def test_our_own_kernels_are_built_while_the_graph_is_lowered(monkeypatch):
 
 def test_a_graph_without_products_starts_no_build(monkeypatch):
     started = []
-    monkeypatch.setattr(early_builds.native, "prepare", started.extend)
+    monkeypatch.setattr(kernel_prebuild.native, "prepare", started.extend)
     x = torch.randn(8)
     torch.testing.assert_close(tracer_core.compile(lambda x: x.cos() + 1)(x), x.cos() + 1)
     small = torch.randn(4, 4)  # a product of so few numbers is ATen's

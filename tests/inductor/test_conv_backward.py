@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from inductor_backend.externs import own
+from inductor_backend.kernels import small_gemm
 from tests.inductor.compiling import compiled
 from tests.inductor.test_operators import R
 
@@ -38,7 +38,7 @@ def test_our_gradients_in_every_layout(name):
     truth = aten.convolution_backward(dy.double(), x.double(), weight.double(), None, *how, mask)
     for layouts in itertools.product(LAYOUTS, repeat=3):
         given = [t.contiguous(memory_format=f) for t, f in zip((dy, x, weight), layouts, strict=True)]
-        found = own.convolution_backward(*given, None, *how, mask)
+        found = small_gemm.convolution_backward(*given, None, *how, mask)
         for one, right, of in zip(found[:2], truth[:2], given[1:], strict=True):
             assert one.stride() == of.stride()
             torch.testing.assert_close(one.double(), right, rtol=1e-5, atol=1e-4)

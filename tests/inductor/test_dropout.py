@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import tracer_core
-from inductor_backend.externs import draws
+from inductor_backend.kernels import rng
 
 
 @pytest.fixture(autouse=True)
@@ -197,13 +197,13 @@ def test_two_calls_differ_and_an_untouched_generator_stays() -> None:
     x = torch.ones(400)
     assert not torch.equal(fast(x), fast(x))
     state = torch.get_rng_state()
-    assert draws.same_stream(torch.float32) in (True, False)
-    draws.same_stream.cache_clear()
-    draws.same_stream(torch.float32)
+    assert rng.same_stream(torch.float32) in (True, False)
+    rng.same_stream.cache_clear()
+    rng.same_stream(torch.float32)
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.skipif(not draws.same_stream(torch.float32), reason="torch draws by MKL on this processor")
+@pytest.mark.skipif(not rng.same_stream(torch.float32), reason="torch draws by MKL on this processor")
 @pytest.mark.parametrize("taken", [0, 1, 623, 624, 1247])
 def test_every_place_among_the_generators_words(taken: int) -> None:
     for count in (0, 1, 311, 312, 313, 5000):
@@ -212,5 +212,5 @@ def test_every_place_among_the_generators_words(taken: int) -> None:
         before = torch.get_rng_state()
         expected, after = torch.empty(count).bernoulli_(0.3), torch.get_rng_state()
         torch.set_rng_state(before)
-        assert torch.equal(draws.bernoulli((count,), 0.3), expected.bool())
+        assert torch.equal(rng.bernoulli((count,), 0.3), expected.bool())
         assert torch.equal(torch.get_rng_state(), after)

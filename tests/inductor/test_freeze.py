@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import tracer_core
-from inductor_backend.externs import native, packed
-from inductor_backend.externs.packed import Geometry, kernel_of
+from inductor_backend.kernels import native, packed
+from inductor_backend.kernels.packed import Geometry, kernel_of
 from tracer_core.aten import frozen as core_frozen
 from tracer_core.errors import BackendError, OptionError
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tracer_core
-from inductor_backend import output_support
-from inductor_backend.output_support import expect
+from inductor_backend.runtime import generated_support
+from inductor_backend.runtime.generated_support import expect
 from tracer_core.plugin_api import BackendError
 
 X = torch.randn(4, 6)
@@ -43,7 +43,7 @@ def test_a_part_looks_at_what_an_operator_between_parts_gives():
 
 def test_a_module_looks_at_its_first_run(monkeypatch):
     seen = []
-    monkeypatch.setattr(output_support, "expect", lambda operator, *results: seen.append(operator))
+    monkeypatch.setattr(generated_support, "expect", lambda operator, *results: seen.append(operator))
     compiled = tracer_core.compile(lambda x: (x + 1).sort().values * 2)
     for _ in range(3):
         torch.testing.assert_close(compiled(X), (X + 1).sort().values * 2)

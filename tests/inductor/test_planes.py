@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from inductor_backend.externs import planes
-from inductor_backend.externs.table import Operand, best
+from inductor_backend.kernels import winograd
+from inductor_backend.kernels.selection import Operand, best
 from tests.inductor.image_training import gradients_are_right, relative
 
 aten = torch.ops.aten
@@ -31,10 +31,10 @@ def test_the_kernel_alone(shape):
     bias = torch.randn(count)
     padding = (pad, pad)
     truth = F.conv2d(x.double(), w.double(), bias.double(), padding=padding)
-    assert relative(planes.convolution(x, w, bias, (1, 1), padding), truth) < 1e-6
+    assert relative(winograd.convolution(x, w, bias, (1, 1), padding), truth) < 1e-6
     dy = torch.randn(truth.shape)
     truth = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double(), padding=padding)
-    dx, *_ = planes.convolution_backward(dy, x, w, None, (1, 1), padding)
+    dx, *_ = winograd.convolution_backward(dy, x, w, None, (1, 1), padding)
     assert relative(dx, truth) < 1e-6
 
 
@@ -42,7 +42,7 @@ def chosen(x, w, **kwargs):
     operands = [Operand(tuple(t.shape), tuple(t.stride()), t.dtype) for t in (x, w)]
     given = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1, **kwargs}
     args = [*operands, None, given["stride"], given["padding"], given["dilation"], False, [0, 0], given["groups"]]
-    return best(aten.convolution.default, args).call.startswith(planes.__name__)
+    return best(aten.convolution.default, args).call.startswith(winograd.__name__)
 
 
 def test_which_convolutions_it_takes():

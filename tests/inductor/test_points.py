@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from inductor_backend.externs import points
-from inductor_backend.externs.table import Operand, best
+from inductor_backend.kernels import conv1x1
+from inductor_backend.kernels.selection import Operand, best
 from tests.inductor.image_training import gradients_are_right, relative
 
 aten = torch.ops.aten
@@ -25,13 +25,13 @@ def test_the_kernel_alone(shape, threads):
     torch.set_num_threads(threads)
     try:
         truth = F.conv2d(x.double(), w.double())
-        assert relative(points.convolution(x, w), truth) < 1e-6
+        assert relative(conv1x1.convolution(x, w), truth) < 1e-6
         dy = torch.randn(truth.shape)
         truth = torch.nn.grad.conv2d_input(x.shape, w.double(), dy.double())
-        dx, *rest = points.convolution_backward(dy, x, w, [True, False, False])
+        dx, *rest = conv1x1.convolution_backward(dy, x, w, [True, False, False])
         assert relative(dx, truth) < 1e-6 and rest == [None, None]
         truth = torch.nn.grad.conv2d_weight(x.double(), w.shape, dy.double())
-        none, dw, _ = points.convolution_backward(dy, x, w, [False, True, False])
+        none, dw, _ = conv1x1.convolution_backward(dy, x, w, [False, True, False])
         assert relative(dw, truth) < 1e-6 and none is None and dw.shape == w.shape
     finally:
         torch.set_num_threads(before)

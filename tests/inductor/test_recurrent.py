@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from inductor_backend.externs.native import lanes
+from inductor_backend.kernels.native import lanes
 
 FREEZE = {"freeze": True}
 

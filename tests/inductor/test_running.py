@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from inductor_backend.compile_graph import compile_graph
-from inductor_backend.loop_ir import verify
-from inductor_backend.loop_ir.nodes import Store
-from inductor_backend.serialize import FORMAT, deserialize, serialize
+from inductor_backend.artifact import FORMAT, deserialize, serialize
+from inductor_backend.debug import verify
+from inductor_backend.ir.nodes import Store
+from inductor_backend.pipeline import compile_graph
 from tests.inductor.compiling import compiled
 from tests.support.threads import together
 from tracer_core.plugin_api import BackendError, VerifyError
@@ -130,7 +130,7 @@ def test_a_stored_entry_is_json_and_runs_in_a_process_without_a_compiler(tmp_pat
     torch.save(c(*inputs())[0], tmp_path / "expected.pt")
     code = (
         "import sys, torch\nfrom types import SimpleNamespace\n"
-        "from inductor_backend.serialize import deserialize\n"
+        "from inductor_backend.artifact import deserialize\n"
         "from tests.inductor.test_running import inputs\n"
         f"runner = deserialize(open({str(path)!r}, 'rb').read(), SimpleNamespace(name='g'))\n"
         f"expected = torch.load({str(tmp_path / 'expected.pt')!r})\n"
@@ -152,7 +152,7 @@ def test_damaged_and_foreign_entries_are_refused():
 
 def test_a_missing_compiler_is_reported_at_check_with_the_package_to_install(tmp_path):
     code = (
-        "from inductor_backend.toolchain_check import check\nfrom tracer_core.plugin_api import BackendError\n"
+        "from inductor_backend.runtime.cpp.toolchain_check import check\nfrom tracer_core.plugin_api import BackendError\n"
         "try:\n    check(None, 'default')\nexcept BackendError as error:\n    print(error)\n"
     )
     env = {k: v for k, v in os.environ.items() if k != "CXX"} | {"PATH": str(tmp_path)}

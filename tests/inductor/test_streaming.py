@@ -75,11 +75,11 @@ def test_only_what_is_past_the_caches_streams(rows, streams, written_sources):
 @pytest.fixture
 def written_sources(monkeypatch):
     """The C++ texts that are built."""
-    from inductor_backend import output_support
+    from inductor_backend.runtime import generated_support
 
     seen: list[str] = []
-    build = output_support.build
+    build = generated_support.build
     monkeypatch.setattr(
-        output_support, "build", lambda sources, *, name: seen.extend(sources) or build(sources, name=name)
+        generated_support, "build", lambda sources, *, name: seen.extend(sources) or build(sources, name=name)
     )
     return seen

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from inductor_backend.supports import supports
+from inductor_backend.passes.op_support import supports
 from tests.inductor.compiling import compiled
 from tracer_core.dispatch import compile_graph
 from tracer_core.plugin_api import BackendError

@@ -9,16 +9,17 @@ import pytest
 import sympy
 import torch
 
-from inductor_backend.codegen.cpp.expressions import CPP_OPS, KERNEL_OPS, size_expression
+from inductor_backend.codegen.cpp.expressions import CPP_OPS, KERNEL_OPS
 from inductor_backend.codegen.cpp.reducers import REDUCERS, column_reducer
-from inductor_backend.externs.fallbacks import FALLBACKS
-from inductor_backend.index_expr import FloorDiv, Index, Mod, Var, flatten, recombine, reshape, variables
-from inductor_backend.loop_ir.nodes import Layout
-from inductor_backend.loop_ir.values import const, load, make
+from inductor_backend.ir.index_expr import FloorDiv, Index, Mod, Var, flatten, recombine, reshape, variables
+from inductor_backend.ir.nodes import Layout
+from inductor_backend.ir.ops import OPS, REDUCTIONS
+from inductor_backend.ir.size_text import size_expression
+from inductor_backend.ir.values import const, load, make
+from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from inductor_backend.lowering.registry import LOWERINGS
-from inductor_backend.ops import OPS, REDUCTIONS
-from inductor_backend.reference import GRID_OPS, REFERENCE_OPS
 from inductor_backend.schedule.memory_plan import aligned
+from tests.inductor.reference import GRID_OPS, REFERENCE_OPS
 
 
 def test_every_op_has_cpp_text_and_a_reference():
@@ -88,8 +89,8 @@ def test_reshaped_indices_name_the_same_element(old, new):
 
 def test_random_chains_of_views_keep_their_elements():
     rng = random.Random(0)
-    from inductor_backend.loop_ir.nodes import Buffer, BufferKind
-    from inductor_backend.loop_ir.views import Ref
+    from inductor_backend.ir.nodes import Buffer, BufferKind
+    from inductor_backend.ir.views import Ref
 
     for _ in range(200):
         sizes = tuple(rng.choice([1, 2, 3, 4]) for _ in range(3))

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tracer_core
-from inductor_backend import output_support
 from inductor_backend.codegen.cpp import tiling
+from inductor_backend.runtime import generated_support
 
 
 def _channels_last(x):
@@ -55,9 +55,9 @@ def everything_tiled(monkeypatch):
 def sources(monkeypatch):
     """The C++ texts that are built."""
     seen: list[str] = []
-    build = output_support.build
+    build = generated_support.build
     monkeypatch.setattr(
-        output_support, "build", lambda texts, *, name: seen.extend(texts) or build(texts, name=name)
+        generated_support, "build", lambda texts, *, name: seen.extend(texts) or build(texts, name=name)
     )
     return seen
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from inductor_backend.runtime.large import LARGE, in_large_pages, large_empty
+from inductor_backend.runtime.huge_pages import LARGE, in_large_pages, large_empty
 
 
 def test_saved_tensors_are_dropped_after_their_last_use(texts):

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from inductor_backend.externs import native
+from inductor_backend.kernels import native
 
 PROGRAM = """
 import sys
 import torch
 import tracer_core
 from torch import nn
-from inductor_backend.externs import native
+from inductor_backend.kernels import native
 
 width = int(sys.argv[1])
 native.lanes = lambda: width  # before any module takes the name

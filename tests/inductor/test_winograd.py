@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import tracer_core
-from inductor_backend.externs import packed
-from inductor_backend.externs.packed import Geometry, for_result
+from inductor_backend.kernels import packed
+from inductor_backend.kernels.packed import Geometry, for_result
 from tests.inductor.test_freeze import same
 
 FREEZE = {"freeze": True}

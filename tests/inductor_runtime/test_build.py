@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from inductor_backend.runtime import build_cpp
-from inductor_backend.runtime.build_cpp import build, load_binary
-from inductor_backend.runtime.objects import Unit
-from inductor_backend.runtime.toolchain import find_compiler, loaded_openmp_libraries
+from inductor_backend.runtime.cpp import build as build_cpp
+from inductor_backend.runtime.cpp.build import build, load_binary
+from inductor_backend.runtime.cpp.objects import Unit
+from inductor_backend.runtime.cpp.toolchain import find_compiler, loaded_openmp_libraries
 from tests.support.threads import together
 from tracer_core.errors import BackendError
 
@@ -122,7 +122,7 @@ def test_an_unusable_cache_folder_is_reported_not_fatal(
 
 SECOND_PROCESS = """
 import sys, torch
-from inductor_backend.runtime.build_cpp import load_binary
+from inductor_backend.runtime.cpp.build import load_binary
 x, z = torch.arange(8.0), torch.empty(8)
 load_binary(open(sys.argv[1], "rb").read(), name="add").function("run_add", 4)(x, x, z, 8)
 print(z.sum().item())
@@ -159,7 +159,7 @@ def test_the_cache_serves_where_the_compiler_is_gone(monkeypatch: pytest.MonkeyP
 
 BUILDER = """
 import sys, torch
-from inductor_backend.runtime.build_cpp import build
+from inductor_backend.runtime.cpp.build import build
 library = build([sys.stdin.read()], name="add")
 x, z = torch.ones(4), torch.empty(4)
 library.function("run_add", 4)(x, x, z, 4)

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from inductor_backend.externs import draws, native, own
-from inductor_backend.externs.packed_ops import OPERATORS
-from inductor_backend.externs.table import FALLBACKS, RULES, Operand, best
+from inductor_backend.kernels import native, rng, small_gemm
+from inductor_backend.kernels.packed_ops import OPERATORS
+from inductor_backend.kernels.selection import FALLBACKS, RULES, Operand, best
 
 aten = torch.ops.aten
 ACTIVATIONS = {
@@ -51,15 +51,15 @@ def test_addmm_of_any_size(layout: str, n: int, k: int) -> None:
     bias = torch.randn(n)
     for m in (1, 5, 7, 12, 36, 37, 130):
         a = torch.randn(m, k)
-        check(own.addmm(bias, a, weight), torch.addmm(bias, a, weight),
+        check(small_gemm.addmm(bias, a, weight), torch.addmm(bias, a, weight),
               torch.addmm(bias.double(), a.double(), weight.double()))  # fmt: skip
 
 
 def test_rows_of_a_wider_tensor_and_no_rows() -> None:
     wide, weight = torch.randn(9, 200), torch.randn(96, 64).t()
     a = wide[:, 10:74]
-    check(own.mm(a, weight), a @ weight, a.double() @ weight.double())
-    assert own.mm(torch.empty(0, 64), weight).shape == (0, 96)
+    check(small_gemm.mm(a, weight), a @ weight, a.double() @ weight.double())
+    assert small_gemm.mm(torch.empty(0, 64), weight).shape == (0, 96)
 
 
 @pytest.mark.parametrize("post", ACTIVATIONS)
@@ -72,14 +72,14 @@ def test_epilogues(post: str, with_residual: bool) -> None:
         y = ACTIVATIONS[post](torch.addmm(bias.to(dtype), a.to(dtype), weight.to(dtype)))
         return y if residual is None else y + residual.to(dtype)
 
-    got = own.addmm(bias, a, weight, post=post, residual=residual)
+    got = small_gemm.addmm(bias, a, weight, post=post, residual=residual)
     check(got, eager(torch.float32), eager(torch.float64))
 
 
 def test_nan_and_infinity_pass_through() -> None:
     a, weight = torch.randn(12, 64), torch.randn(80, 64)
     a[3, 5], weight[7, 2] = float("nan"), float("inf")
-    got, eager = own.addmm(None, a, weight.t(), post="relu"), torch.relu(a @ weight.t())
+    got, eager = small_gemm.addmm(None, a, weight.t(), post="relu"), torch.relu(a @ weight.t())
     assert torch.equal(got.isnan(), eager.isnan()) and torch.equal(got.isinf(), eager.isinf())
 
 
@@ -108,10 +108,10 @@ def test_convolution(case: tuple[Any, ...], x_last: bool, w_last: bool) -> None:
     chosen = best(aten.convolution.default, [operand(v) for v in (x, weight, bias, *rest)])
     check(chosen.function(x, weight, bias, *rest), eager, truth)
     last = eager.is_contiguous(memory_format=torch.channels_last) and not eager.is_contiguous()
-    got = own.convolution(x, weight, bias, *rest, channels_last=last)
+    got = small_gemm.convolution(x, weight, bias, *rest, channels_last=last)
     assert torch.allclose(got, eager, rtol=1e-4, atol=1e-4)
     residual = torch.randn_like(eager)
-    fused = own.convolution(x, weight, bias, *rest, post="relu", residual=residual, channels_last=last)
+    fused = small_gemm.convolution(x, weight, bias, *rest, post="relu", residual=residual, channels_last=last)
     assert torch.allclose(fused, torch.relu(eager) + residual, rtol=1e-4, atol=1e-4)
 
 
@@ -136,7 +136,7 @@ def test_direct_convolution(
     truth = (
         act(aten.convolution.default(x.double(), weight.double(), bias.double(), *rest)) + residual.double()
     )
-    got = own.convolution(x, weight, bias, *rest, post=post, residual=residual, direct=True)
+    got = small_gemm.convolution(x, weight, bias, *rest, post=post, residual=residual, direct=True)
     check(got, eager + residual, truth)
 
 
@@ -194,9 +194,9 @@ def test_products_of_many_rows(m: int, k: int, n: int, a_turned: bool, b_turned:
     b = torch.randn(n, k + 5)[:, :k].t() if b_turned else torch.randn(k, n + 5)[:, :n]
     bias, residual = torch.randn(n), torch.randn(m, n + 1)[:, :n]
     truth = a.double() @ b.double()
-    check(own.blocked_mm(a, b), a @ b, truth)
-    check(own.blocked_addmm(bias, a, b), torch.addmm(bias, a, b), truth + bias.double())
-    got = own.blocked_addmm(bias, a, b, post="relu", residual=residual)
+    check(small_gemm.blocked_mm(a, b), a @ b, truth)
+    check(small_gemm.blocked_addmm(bias, a, b), torch.addmm(bias, a, b), truth + bias.double())
+    got = small_gemm.blocked_addmm(bias, a, b, post="relu", residual=residual)
     eager = torch.relu(torch.addmm(bias, a, b)) + residual
     check(got, eager, torch.relu(truth + bias.double()) + residual.double())
 
@@ -239,13 +239,13 @@ def test_fallbacks_write_to_nothing_and_are_not_also_chosen() -> None:
     assert not [op for op in FALLBACKS if op._schema.is_mutable]
     # without a faster kernel, ATen's; what our own rewrites put into a graph is always ours
     assert {op for op in RULES if isinstance(op, torch._ops.OpOverload)} <= FALLBACKS.keys()
-    assert {op for op in RULES if not isinstance(op, torch._ops.OpOverload)} == {*OPERATORS, draws.bernoulli}
+    assert {op for op in RULES if not isinstance(op, torch._ops.OpOverload)} == {*OPERATORS, rng.bernoulli}
 
 
 def test_stored_kernels_are_used_without_a_compiler(tmp_path: Any) -> None:
     (tmp_path / "kernels").write_bytes(native.library("linear").read_binary())
     program = (
-        "import sys, torch\nfrom inductor_backend.externs import draws, native, own\n"
+        "import sys, torch\nfrom inductor_backend.kernels import draws, native, own\n"
         "native.restore({'linear': open(sys.argv[1], 'rb').read()})\n"
         "print(own.mm(torch.ones(2, 64), torch.ones(64, 32)).sum().item())\n"
     )

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from inductor_backend.runtime.build_cpp import Library, build
-from inductor_backend.runtime.toolchain import find_compiler
+from inductor_backend.runtime.cpp.build import Library, build
+from inductor_backend.runtime.cpp.toolchain import find_compiler
 
 INF = float("inf")
 SPECIAL = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from inductor_backend.runtime.build_cpp import Library, build
+from inductor_backend.runtime.cpp.build import Library, build
 from tests.inductor_runtime.test_prelude import every_exponent, loop, run, ulp_error
 
 #: name -> (its meaning in float64, the greatest error in ulp, where it is looked at closely).

@@ -28,7 +28,7 @@ KEPT = ("op", "dtype", "status", "cases", "problems", "kernels", "externs", "eag
 UNSAID = "a machine that the results do not name"
 
 LEGEND = """\
-`ok` own kernels (or only views) · `ext` some ATen operators on the list of `externs/fallbacks.py` · `eager` some operators run
+`ok` own kernels (or only views) · `ext` some ATen operators listed in `kernels/aten_fallbacks.py` · `eager` some operators run
 eagerly, for a stated reason · `brk` captured with graph breaks · **wrong** another answer than eager's · **failed** another
 exception, or one where eager has none · **crash** the process died or hung · blank: eager has no such dtype, or not run
 """

@@ -22,9 +22,9 @@ from typing import Any
 import torch
 
 import tracer_core
-from inductor_backend.compile_graph import compile_graph
+from inductor_backend.ir.target import interpreted
+from inductor_backend.pipeline import compile_graph
 from inductor_backend.plugin import BACKEND
-from inductor_backend.target import interpreted
 from tests.opinfo.cases import KINDS, Case, spread
 from tests.opinfo.judge import Outcome, differs
 from tests.opinfo.unusual import EAGER_ASSERTS, NO_VALUES, UNSET_PARTS

@@ -6,7 +6,7 @@ import json
 
 import torch
 
-from inductor_backend.externs.fallbacks import FALLBACKS
+from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from inductor_backend.lowering.registry import LOWERINGS
 from tests.opinfo import page
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from inductor_backend.externs.fallbacks import FALLBACKS
+from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from tests.opinfo.cases import Case
 from tests.opinfo.judge import differs
 from tests.opinfo.row import DTYPES, Row

@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
-from inductor_backend.codegen.triton.product import Blocks
-from inductor_backend.compile_graph import Compilation, run_stages, start
-from inductor_backend.gpu import products
+from inductor_backend.autotune import matmul
+from inductor_backend.codegen.triton.matmul import Blocks
+from inductor_backend.compilation import Compilation
 from inductor_backend.options import InductorOptions
+from inductor_backend.pipeline import run_stages, start
 from inductor_backend.plugin import BACKEND
-from inductor_backend.runtime.triton_compile import compiled, target_of
+from inductor_backend.runtime.cuda.triton_compile import compiled, target_of
 from tracer_core import plugin_api
 from tracer_core.plugin_api import InputSpec, Role
 from tracer_core.testing.torch_graph import _Recorder
@@ -35,8 +36,8 @@ def program(
     mode: Any, fn: Callable[..., Any], *inputs: torch.Tensor, mode_name: str = "default"
 ) -> Compilation:
     """The compilation up to its module's text. In max-autotune the first of the possible kernels is taken."""
-    products.choose = lambda c, choice: next(iter(choice.kernels))  # type: ignore[assignment]
-    products.build_all = lambda c, choices: None  # type: ignore[assignment]
+    matmul.choose = lambda c, choice: next(iter(choice.kernels))  # type: ignore[assignment]
+    matmul.build_all = lambda c, choices: None  # type: ignore[assignment]
     recorder = _Recorder(mode)
     for index, fake in enumerate(inputs):
         recorder.add(fake, fake, InputSpec(f"arg_{index}", Role.USER_INPUT, f"arg_{index}"))
@@ -126,7 +127,7 @@ def _ways(mode: Any) -> dict[str, dict[str, Any]]:
         "walking": Blocks(128, 128, 64, 4, 3, bulk=True, programs=132),
         "TF32 by bulk copies": Blocks(128, 128, 32, 4, 3, bulk=True, programs=132),
     }.items():
-        products.candidates = lambda work, device, kind=kind: [kind]  # type: ignore[assignment,misc]
+        matmul.candidates = lambda work, device, kind=kind: [kind]  # type: ignore[assignment,misc]
         fn, *inputs = _products(mode)["TF32" if name.startswith("TF32") else "linear, gelu"]
         c = program(mode, fn, *inputs, mode_name="max-autotune")
         (kernel,) = c.cpp.specifications()  # type: ignore[union-attr]
@@ -167,7 +168,7 @@ def _told(mode: Any, fn: Any, *inputs: Any, mode_name: str = "default") -> dict[
 
 def _reasons(mode: Any) -> dict[str, str | None]:
     """What supports() says of nodes on another device than the graph's."""
-    from inductor_backend.supports import supports
+    from inductor_backend.passes.op_support import supports
 
     graph = torch.fx.Graph()
     (there,) = fakes(mode, torch.empty(3))
@@ -192,8 +193,8 @@ def main() -> None:
         name: _told(mode, fn, *inputs) for name, (fn, *inputs) in _programs(mode).items()
     }
     blocks = {2: Blocks(64, 64, 64, 4, 3), 4: Blocks(64, 64, 32, 4, 3)}
-    products.candidates = lambda work, device: [blocks[work.width]]  # type: ignore[assignment]
-    products.tf32_allowed = lambda convolution: True  # type: ignore[assignment]
+    matmul.candidates = lambda work, device: [blocks[work.width]]  # type: ignore[assignment]
+    matmul.tf32_allowed = lambda convolution: True  # type: ignore[assignment]
     for name, (fn, *inputs) in _products(mode).items():
         report[name] = _told(mode, fn, *inputs, mode_name="max-autotune")
     report |= _ways(mode)

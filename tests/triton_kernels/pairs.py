@@ -13,7 +13,7 @@ from pathlib import Path
 
 import triton
 
-from inductor_backend.runtime.triton_compile import Kernel, binary_of, compiled, target_of
+from inductor_backend.runtime.cuda.triton_compile import Kernel, binary_of, compiled, target_of
 
 #: The gradient of max pooling, as far as its indices: a block of 8192 for rows of 6272 leaves halves that nobody reads.
 WINDOWS = """

@@ -18,14 +18,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from inductor_backend import compile_graph
+from inductor_backend import pipeline
 from inductor_backend.codegen.wrapper import EXAMPLE
-from inductor_backend.compile_graph import Compilation, run_stages, started_for_gpu
+from inductor_backend.compilation import Compilation
+from inductor_backend.ir.target import Target
 from inductor_backend.lowering import graph as lowering
 from inductor_backend.options import InductorOptions
+from inductor_backend.pipeline import run_stages, started_for_gpu
 from inductor_backend.plugin import BACKEND
-from inductor_backend.runtime import cuda_launch, triton_build
-from inductor_backend.target import Target
+from inductor_backend.runtime.cuda import build, launch
 from tracer_core import plugin_api
 from tracer_core.aten.lower import Lowered, Request
 from tracer_core.aten.training import TrainingGraphs, lower_training, take_channels_last
@@ -106,12 +107,12 @@ class Pretended(Target):
 
 def compiled(low: Lowered) -> Compilation:
     """A graph of CPU tensors as if they were on a GPU, up to its module's text."""
-    before = compile_graph.target_of
-    compile_graph.target_of = lowering.target_of = lambda graph: Pretended(torch.device("cpu"), True)
+    before = pipeline.target_of
+    pipeline.target_of = lowering.target_of = lambda graph: Pretended(torch.device("cpu"), True)
     try:
         return run_stages(started_for_gpu(low.graph, low.spec), "module")
     finally:
-        compile_graph.target_of = lowering.target_of = before
+        pipeline.target_of = lowering.target_of = before
 
 
 class Memory(TorchDispatchMode):
@@ -154,14 +155,14 @@ class Memory(TorchDispatchMode):
 @contextlib.contextmanager
 def _no_kernels() -> Iterator[None]:
     """Modules that are executed inside load nothing."""
-    before = cuda_launch.launches, cuda_launch.current_stream, triton_build.load_kernels
-    cuda_launch.launches = lambda slots, described: (lambda *arguments: None, 0)  # type: ignore[assignment]
-    cuda_launch.current_stream = lambda device: 0  # type: ignore[assignment]
-    triton_build.load_kernels = lambda kernels, device: list(kernels)  # type: ignore[assignment]
+    before = launch.launches, launch.current_stream, build.load_kernels
+    launch.launches = lambda slots, described: (lambda *arguments: None, 0)  # type: ignore[assignment]
+    launch.current_stream = lambda device: 0  # type: ignore[assignment]
+    build.load_kernels = lambda kernels, device: list(kernels)  # type: ignore[assignment]
     try:
         yield
     finally:
-        cuda_launch.launches, cuda_launch.current_stream, triton_build.load_kernels = before
+        launch.launches, launch.current_stream, build.load_kernels = before
 
 
 def function_of(c: Compilation) -> Callable[[list[Any]], list[Any]]:

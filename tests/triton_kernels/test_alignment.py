@@ -8,12 +8,12 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from inductor_backend import target
-from inductor_backend.compile_graph import run_stages, start
-from inductor_backend.externs import interleaved
-from inductor_backend.gpu import alignment
-from inductor_backend.runtime.triton_interpreter import interpreting
-from inductor_backend.target import interpreted
+from inductor_backend.ir import target
+from inductor_backend.ir.target import interpreted
+from inductor_backend.kernels import unaligned_gemm
+from inductor_backend.passes import pad_matmul
+from inductor_backend.pipeline import run_stages, start
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import clones, compiled, flat, tolerance
 from tests.inductor.test_operators import R
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for 
 
 @pytest.fixture(autouse=True)
 def small_ones_too(monkeypatch):
-    monkeypatch.setattr(alignment, "WORK_OF_A_BYTE", 0)
+    monkeypatch.setattr(pad_matmul, "WORK_OF_A_BYTE", 0)
     monkeypatch.setattr(target, "tf32_allowed", lambda convolution: True)
 
 
@@ -32,7 +32,7 @@ def run(fn, *inputs, dynamic=False):
     expected = flat(fn(*before))
     with interpreted():
         made = compiled(fn, *inputs, dynamic=dynamic, until="lower")
-        gm = alignment.with_aligned_products(made.lowered.graph)
+        gm = pad_matmul.with_aligned_products(made.lowered.graph)
         made.compilation = run_stages(start(gm, made.lowered.spec))
     for _ in range(2):
         for ours, eager in zip(made(*clones(inputs)), expected, strict=True):
@@ -62,9 +62,9 @@ def test_padded_products_give_what_eager_gives(name):
 
 
 def test_only_where_it_pays(monkeypatch):
-    monkeypatch.setattr(alignment, "WORK_OF_A_BYTE", 200)
+    monkeypatch.setattr(pad_matmul, "WORK_OF_A_BYTE", 200)
     assert run(*CASES["head"][:1], *CASES["head"][1]) == [((6, 16), (16, 13))]
-    monkeypatch.setattr(alignment, "WORK_OF_A_BYTE", 0)
+    monkeypatch.setattr(pad_matmul, "WORK_OF_A_BYTE", 0)
     monkeypatch.setattr(target, "tf32_allowed", lambda convolution: False)
     assert run(*CASES["head"][:1], *CASES["head"][1]) == [((6, 16), (16, 13))]
 
@@ -79,12 +79,12 @@ def test_nan_in_the_last_row_stays_where_it_is():
 @pytest.fixture
 def classes(monkeypatch):
     """Products in classes of rows, however small."""
-    monkeypatch.setattr(alignment, "LEAST_ROWS", 1)
-    monkeypatch.setattr(alignment, "LEAST_WORK", 0)
+    monkeypatch.setattr(pad_matmul, "LEAST_ROWS", 1)
+    monkeypatch.setattr(pad_matmul, "LEAST_WORK", 0)
 
 
 def in_classes():
-    return sum(getattr(node, "target", None) is interleaved.mm for node in run.made.compilation.program.nodes)
+    return sum(getattr(node, "target", None) is unaligned_gemm.mm for node in run.made.compilation.program.nodes)
 
 
 def head(x, w):

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from inductor_backend.codegen.triton.product import Blocks
-from inductor_backend.gpu import products
-from inductor_backend.gpu.candidates import Device, Work, candidates
-from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.autotune import matmul
+from inductor_backend.autotune.configs import Device, Work, candidates
+from inductor_backend.codegen.triton.matmul import Blocks
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.test_operators import R
 from tests.triton_kernels.test_products import checked, half, residual
 
@@ -30,12 +30,12 @@ WAYS = {
 @pytest.fixture(autouse=True)
 def ours(monkeypatch):
     use(monkeypatch, WAYS["walking"])
-    monkeypatch.setattr(products, "tf32_allowed", lambda convolution: True)
+    monkeypatch.setattr(matmul, "tf32_allowed", lambda convolution: True)
 
 
 def use(monkeypatch, blocks):
-    monkeypatch.setattr(products, "choose", lambda c, choice: next(iter(choice.kernels)))
-    monkeypatch.setattr(products, "candidates", lambda work, device: [blocks])
+    monkeypatch.setattr(matmul, "choose", lambda c, choice: next(iter(choice.kernels)))
+    monkeypatch.setattr(matmul, "candidates", lambda work, device: [blocks])
 
 
 def copies(made):
@@ -127,16 +127,16 @@ def test_symbolic_sizes():
 def test_rows_that_change_over_fixed_widths(monkeypatch):
     """Strides are known, the number of rows is not: the matrix gets it at each call."""
     import tracer_core
-    from inductor_backend.runtime import cuda_launch
-    from inductor_backend.target import interpreted
+    from inductor_backend.ir.target import interpreted
+    from inductor_backend.runtime.cuda import launch
 
-    sizes, made = [], cuda_launch._descriptor
+    sizes, made = [], launch._descriptor
 
     def noted(memory, start, size, stride, form):
         sizes.append(size)
         return made(memory, start, size, stride, form)
 
-    monkeypatch.setattr(cuda_launch, "_descriptor", noted)
+    monkeypatch.setattr(launch, "_descriptor", noted)
     w = R(48, 40)
 
     def program(x):
@@ -179,29 +179,29 @@ def test_factors_that_are_the_same_in_all_rows(fn):
 
 
 def test_logits_of_any_width(monkeypatch):
-    """Where the operator would write classes of rows (`externs.interleaved`), a kernel of ours may write all."""
-    from inductor_backend import compile_graph
-    from inductor_backend.externs import interleaved
-    from inductor_backend.gpu import alignment
+    """Where the operator would write classes of rows (`kernels.unaligned_gemm`), a kernel of ours may write all."""
+    from inductor_backend import pipeline
+    from inductor_backend.kernels import unaligned_gemm
+    from inductor_backend.passes import pad_matmul
     from tests.triton_kernels import test_products
 
     def start(gm, spec):
-        return compile_graph.start(alignment.with_aligned_products(gm), spec)
+        return pipeline.start(pad_matmul.with_aligned_products(gm), spec)
 
     monkeypatch.setattr(test_products, "start", start)
-    monkeypatch.setattr(alignment, "LEAST_WORK", 0)
-    monkeypatch.setattr(alignment, "LEAST_ROWS", 1)
-    monkeypatch.setattr(alignment, "in_tensor_cores", lambda dtype, convolution: True)
+    monkeypatch.setattr(pad_matmul, "LEAST_WORK", 0)
+    monkeypatch.setattr(pad_matmul, "LEAST_ROWS", 1)
+    monkeypatch.setattr(pad_matmul, "in_tensor_cores", lambda dtype, convolution: True)
     made = checked(lambda x, w: F.linear(x, w), R(40, 32), R(67, 32))
-    assert any(node.target is interleaved.mm for node in made.compilation.gm.graph.nodes)
+    assert any(node.target is unaligned_gemm.mm for node in made.compilation.gm.graph.nodes)
     assert copies(made) == 2 and not made.compilation.runner.artifact.externs
 
 
 def tuned(monkeypatch, spoil):
     """What could be chosen for a product, its kernels run on the CPU. spoil: changes a kernel with bulk copies."""
-    from inductor_backend.gpu import choices
-    from inductor_backend.runtime import triton_tune
-    from inductor_backend.runtime.triton_build import load_kernels
+    from inductor_backend.autotune import choices
+    from inductor_backend.runtime.cuda import measurement
+    from inductor_backend.runtime.cuda.build import load_kernels
 
     left = []
 
@@ -215,9 +215,9 @@ def tuned(monkeypatch, spoil):
         left.extend(choices._ways(c, replace(choice, kernels=choices.Kernels(kernels))))
         return next(iter(choice.kernels))
 
-    monkeypatch.setattr(triton_tune, "loaded", loaded)
-    monkeypatch.setattr(products, "candidates", lambda work, device: [Blocks(*SMALL), *WAYS.values()])
-    monkeypatch.setattr(products, "choose", choose)
+    monkeypatch.setattr(measurement, "loaded", loaded)
+    monkeypatch.setattr(matmul, "candidates", lambda work, device: [Blocks(*SMALL), *WAYS.values()])
+    monkeypatch.setattr(matmul, "choose", choose)
     checked(overwritten, R(80, 80) / 8, R(80, 80) / 8)
     return [name.partition(", ")[2] for name in left]
 

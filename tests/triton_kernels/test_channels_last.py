@@ -11,11 +11,11 @@ from torch import nn
 
 pytest.importorskip("triton")
 
-from inductor_backend import target
-from inductor_backend.gpu import rounding
+from inductor_backend.ir import target
+from inductor_backend.ir.target import interpreted
 from inductor_backend.lowering import image_layout
-from inductor_backend.runtime.triton_interpreter import interpreting
-from inductor_backend.target import interpreted
+from inductor_backend.runtime.cuda import tf32
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import clones, compiled, flat, tolerance
 from tests.inductor.test_operators import R
 
@@ -225,13 +225,13 @@ def test_rounding_is_seen(shape, monkeypatch):
         (aten.convolution_backward, made, image, weight, None, *how, [True, False, False]),
         (aten.convolution_backward, made, image, weight, None, *how, [False, True, False]),
     ):
-        assert not rounding._measured(call, torch.device("cpu"))
-        assert rounding._measured((in_tf32(call[0]), *call[1:]), torch.device("cpu"))
+        assert not tf32._measured(call, torch.device("cpu"))
+        assert tf32._measured((in_tf32(call[0]), *call[1:]), torch.device("cpu"))
 
 
 def test_a_convolution_that_only_rounds_channels_last_stays(monkeypatch):
     """Its neighbours are channels-last all the same."""
-    monkeypatch.setattr(rounding, "loses_precision", lambda node: node.args[1].meta["val"].shape[-1] == 1)
+    monkeypatch.setattr(tf32, "loses_precision", lambda node: node.args[1].meta["val"].shape[-1] == 1)
     fn = lambda x, w1, w2, w3: F.conv2d(F.relu(F.conv2d(F.conv2d(x, w1, padding=1), w2)), w3, padding=1)  # noqa: E731
     made = run(fn, (R(2, 16, 6, 6), R(16, 16, 3, 3), R(16, 16, 1, 1), R(16, 16, 3, 3)), pure=True)
     first, second, third = convolutions(made)

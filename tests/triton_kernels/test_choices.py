@@ -11,7 +11,7 @@ import torch
 pytest.importorskip("triton")
 
 from inductor_backend.codegen.triton.tiling import Axis, Tile, variants
-from inductor_backend.runtime import triton_tune
+from inductor_backend.runtime.cuda import measurement
 
 DEVICE = torch.device("cuda", 0)
 
@@ -19,14 +19,14 @@ DEVICE = torch.device("cuda", 0)
 @pytest.fixture
 def times(monkeypatch, tmp_path):
     found = {}
-    monkeypatch.setattr(triton_tune, "_times", lambda ways: dict(found))
-    monkeypatch.setattr(triton_tune, "_file", lambda key, device: tmp_path / f"{key}.json")
+    monkeypatch.setattr(measurement, "_times", lambda ways: dict(found))
+    monkeypatch.setattr(measurement, "_file", lambda key, device: tmp_path / f"{key}.json")
     monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
     return found
 
 
 def chosen(key="work"):
-    return triton_tune.chosen(key, DEVICE, dict, "some work")
+    return measurement.chosen(key, DEVICE, dict, "some work")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import tracer_core
-from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.ir.target import interpreted
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from inductor_backend.schedule import split_reductions
-from inductor_backend.target import interpreted
 from tracer_core.stages import observe
 
 WIDTH, LAYERS = 8, 6

@@ -17,9 +17,9 @@ pytest.importorskip("triton")
 import triton
 from triton.runtime import driver as triton_driver
 
-from inductor_backend.runtime import triton_build, triton_ready, triton_tune
-from inductor_backend.runtime.triton_build import load_kernels
-from inductor_backend.runtime.triton_compile import Kernel, target_of
+from inductor_backend.runtime.cuda import build, measurement, requirements
+from inductor_backend.runtime.cuda.build import load_kernels
+from inductor_backend.runtime.cuda.triton_compile import Kernel, target_of
 from tracer_core.plugin_api import BackendError
 
 CUDA = torch.device("cuda", 0)
@@ -58,18 +58,18 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda number=0: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number=0: "a device")
     monkeypatch.setattr(triton_driver, "_active", Active())
-    for name in triton_ready._SETTINGS:
+    for name in requirements._SETTINGS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TRACER_CACHE_DIR", str(tmp_path))
     _forget()
     yield
     _forget()
     os.environ.pop("TRITON_CACHE_DIR", None)  # monkeypatch puts back what was there before
-    triton_build._futures.clear()
+    build._futures.clear()
 
 
 def _forget():
-    for known in (triton_ready._demand_triton, triton_ready._demand_device, triton_ready._driver):
+    for known in (requirements._demand_triton, requirements._demand_device, requirements._driver):
         known.cache_clear()
 
 
@@ -91,7 +91,7 @@ def test_an_old_triton(machine, monkeypatch):
     monkeypatch.setattr(triton, "__version__", "3.2.0")
     assert "Triton 3.2.0 is too old: pip install 'triton>=3.6'" in refused()
     monkeypatch.setattr(triton, "__version__", "3.10.1+git1")
-    triton_ready.active_target()
+    requirements.active_target()
 
 
 def test_an_old_device(machine, monkeypatch):
@@ -128,13 +128,13 @@ def test_triton_cannot_reach_the_device(machine, monkeypatch, error, words):
 
 
 def test_triton_keeps_its_files_where_ours_are(machine, tmp_path, monkeypatch):
-    triton_ready.active_target()
+    requirements.active_target()
     assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "triton")
     assert triton.knobs.cache.dir == str(tmp_path / "triton")
     assert (tmp_path / "triton").stat().st_mode & 0o777 == 0o700
     _forget()
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "mine"))
-    triton_ready.active_target()
+    requirements.active_target()
     assert os.environ["TRITON_CACHE_DIR"] == str(tmp_path / "mine")
 
 
@@ -142,17 +142,17 @@ def test_a_cache_folder_that_cannot_be_written_to(machine, tmp_path, monkeypatch
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TRACER_CACHE_DIR", str(tmp_path / "file"))
     with caplog.at_level(logging.WARNING):
-        triton_ready.active_target()
+        requirements.active_target()
     assert "compiled again in each process (no disk cache" in caplog.text
     assert os.path.isdir(os.environ["TRITON_CACHE_DIR"])
     # What max-autotune measures is not kept, and nothing fails.
-    file = triton_tune._file("key", CUDA)
-    assert triton_tune.stored("key", CUDA) is None
-    triton_tune.keep("key", CUDA, {"chosen": "a"})
-    assert triton_tune.stored("key", CUDA) == "a"
+    file = measurement._file("key", CUDA)
+    assert measurement.stored("key", CUDA) is None
+    measurement.keep("key", CUDA, {"chosen": "a"})
+    assert measurement.stored("key", CUDA) == "a"
     os.unlink(file)
-    monkeypatch.setattr(triton_tune, "_file", lambda key, device: tmp_path / "nowhere" / "a.json")
-    triton_tune.keep("key", CUDA, {"chosen": "a"})
+    monkeypatch.setattr(measurement, "_file", lambda key, device: tmp_path / "nowhere" / "a.json")
+    measurement.keep("key", CUDA, {"chosen": "a"})
     assert "not stored, and measured again" in caplog.text
 
 
@@ -162,7 +162,7 @@ def test_a_full_disk_and_a_damaged_cache(machine, monkeypatch, tmp_path):
             raise error
 
         monkeypatch.setattr(triton, "compile", compile)
-        triton_build._futures.clear()
+        build._futures.clear()
         return refused()
 
     text = stops(OSError(28, "No space left on device"))

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import tracer_core
-from inductor_backend.compile_graph import compile_graph
+from inductor_backend.pipeline import compile_graph
 from inductor_backend.plugin import BACKEND
 from tests.inductor.test_operators import PROGRAMS
 from tests.triton_kernels.test_interpreted import OWN

@@ -183,13 +183,13 @@ WAYS = {
 
 def take(monkeypatch, way, width):
     """Products are kernels of ours, of this kind."""
-    from inductor_backend.codegen.triton.product import Blocks
-    from inductor_backend.gpu import products
+    from inductor_backend.autotune import matmul
+    from inductor_backend.codegen.triton.matmul import Blocks
 
     shape, kind = WAYS[way]
     blocks = Blocks(*shape, 128 // width, 4, 3, **kind)
-    monkeypatch.setattr(products, "candidates", lambda work, device: [blocks])
-    monkeypatch.setattr(products, "choose", lambda c, choice: next(iter(choice.kernels)))
+    monkeypatch.setattr(matmul, "candidates", lambda work, device: [blocks])
+    monkeypatch.setattr(matmul, "choose", lambda c, choice: next(iter(choice.kernels)))
 
 
 def hopper():
@@ -261,7 +261,7 @@ def test_float32_products_follow_the_setting():
 
 
 def test_choices_are_stored(monkeypatch):
-    from inductor_backend.runtime import triton_tune
+    from inductor_backend.runtime.cuda import measurement
 
     def program(x, w):
         return F.gelu(x @ w) + 1
@@ -270,7 +270,7 @@ def test_choices_are_stored(monkeypatch):
     expected = tracer_core.compile(program, mode="max-autotune")(x, w)
     torch.testing.assert_close(expected, program(x, w), atol=0.5, rtol=3e-2)
     tracer_core.reset()
-    monkeypatch.setattr(triton_tune, "_times", None)  # nothing is measured again
+    monkeypatch.setattr(measurement, "_times", None)  # nothing is measured again
     torch.testing.assert_close(tracer_core.compile(program, mode="max-autotune")(x, w), expected)
 
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import tracer_core
-from inductor_backend.compile_graph import run_stages, start
-from inductor_backend.gpu.host_side import host_side, split
+from inductor_backend.passes.cpu_scalars import host_side, split
+from inductor_backend.passes.op_support import supports
+from inductor_backend.pipeline import run_stages, start
 from inductor_backend.plugin import BACKEND
-from inductor_backend.supports import supports
 from tests.support.training_steps import step, train_beside
 from tracer_core import torch_private
 from tracer_core.aten.outputs import OutputPlan

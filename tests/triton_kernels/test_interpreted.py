@@ -8,9 +8,9 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from inductor_backend.loop_ir.nodes import loads_of
-from inductor_backend.runtime.triton_interpreter import interpreting
-from inductor_backend.target import interpreted
+from inductor_backend.ir.nodes import loads_of
+from inductor_backend.ir.target import interpreted
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import clones, compiled, flat, tolerance
 from tests.inductor.test_operators import PROGRAMS, I, R
 

@@ -14,8 +14,8 @@ pytest.importorskip("triton")
 
 import triton
 
-from inductor_backend.runtime import triton_kept
-from inductor_backend.runtime.triton_compile import Binary, Kernel
+from inductor_backend.runtime.cuda import kernel_store
+from inductor_backend.runtime.cuda.triton_compile import Binary, Kernel
 
 TEXT = "@triton.jit\ndef double(p0, p1, XBLOCK: tl.constexpr):\n    x = tl.arange(0, XBLOCK)\n    tl.store(p1 + x, {})\n"
 DOUBLE = Kernel("double", "# model.py:7\n" + TEXT.format("tl.load(p0 + x) * 2"), ["*fp32", "*fp32"], 0, {"XBLOCK": 32}, 1)
@@ -33,52 +33,52 @@ def files(folder: Path) -> list[Path]:
 
 
 def test_what_is_kept_comes_back(folder):
-    assert triton_kept.load(DOUBLE, 90) is None and not triton_kept.any_here()
-    triton_kept.store(DOUBLE, 90, MADE)
-    assert triton_kept.load(DOUBLE, 90) == MADE and triton_kept.any_here()
+    assert kernel_store.load(DOUBLE, 90) is None and not kernel_store.any_here()
+    kernel_store.store(DOUBLE, 90, MADE)
+    assert kernel_store.load(DOUBLE, 90) == MADE and kernel_store.any_here()
     (path,) = files(folder)
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_comment_is_no_other_kernel_and_all_else_is():
-    triton_kept.store(DOUBLE, 90, MADE)
+    kernel_store.store(DOUBLE, 90, MADE)
     given = {name: getattr(DOUBLE, name) for name in ("name", "text", "pointers", "sizes", "constants", "warps")}
-    assert triton_kept.load(Kernel(**given | {"text": "# other.py:1\n" + TEXT.format("tl.load(p0 + x) * 2")}), 90) == MADE
+    assert kernel_store.load(Kernel(**given | {"text": "# other.py:1\n" + TEXT.format("tl.load(p0 + x) * 2")}), 90) == MADE
     for change in (
         {"text": TEXT.format("tl.load(p0 + x) * 3")}, {"pointers": ["*fp16", "*fp32"]}, {"warps": 2},
         {"constants": {"XBLOCK": 64}}, {"sizes": 1},
     ):  # fmt: skip
-        assert triton_kept.load(Kernel(**given | change), 90) is None, change
-    assert triton_kept.load(DOUBLE, 80) is None
-    assert triton_kept.load(DOUBLE, 90, aligned=False) is None
+        assert kernel_store.load(Kernel(**given | change), 90) is None, change
+    assert kernel_store.load(DOUBLE, 80) is None
+    assert kernel_store.load(DOUBLE, 90, aligned=False) is None
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "empty", "gone"])
 def test_a_damaged_file_is_none_and_is_written_again(folder, damage, caplog):
-    triton_kept.store(DOUBLE, 90, MADE)
+    kernel_store.store(DOUBLE, 90, MADE)
     (path,) = files(folder)
     whole = path.read_bytes()
     if damage == "gone":
         path.unlink()
     else:
         path.write_bytes({"cut": whole[:-9], "changed": whole[:100] + b"?" + whole[101:], "empty": b""}[damage])
-    assert triton_kept.load(DOUBLE, 90) is None
+    assert kernel_store.load(DOUBLE, 90) is None
     assert (f"{path} is damaged" in caplog.text) == (damage != "gone")
-    triton_kept.store(DOUBLE, 90, MADE)
-    assert triton_kept.load(DOUBLE, 90) == MADE
+    kernel_store.store(DOUBLE, 90, MADE)
+    assert kernel_store.load(DOUBLE, 90) == MADE
 
 
 def test_settings_of_triton(monkeypatch):
-    triton_kept.store(DOUBLE, 90, MADE)
+    kernel_store.store(DOUBLE, 90, MADE)
     for name, value in (("TRITON_ALWAYS_COMPILE", "1"), ("TRITON_KERNEL_DUMP", "1"), ("DISABLE_PTXAS_OPT", "1"),
                         ("TRITON_DEFAULT_FP_FUSION", "0"), ("TRITON_CACHE_DIR", "/elsewhere")):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            assert triton_kept.load(DOUBLE, 90) is None, name
+            assert kernel_store.load(DOUBLE, 90) is None, name
     with triton.knobs.nvidia.scope():
         triton.knobs.nvidia.ptxas_options = "-O1"
-        assert triton_kept.load(DOUBLE, 90) is None
-    assert triton_kept.load(DOUBLE, 90) == MADE
+        assert kernel_store.load(DOUBLE, 90) is None
+    assert kernel_store.load(DOUBLE, 90) == MADE
 
 
 def test_another_triton(monkeypatch, tmp_path):
@@ -91,14 +91,14 @@ def test_another_triton(monkeypatch, tmp_path):
     )
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: spec)
-        triton_kept._triton.cache_clear()
-        triton_kept.store(DOUBLE, 90, MADE)
-        assert triton_kept.load(DOUBLE, 90) == MADE
+        kernel_store._triton.cache_clear()
+        kernel_store.store(DOUBLE, 90, MADE)
+        assert kernel_store.load(DOUBLE, 90) == MADE
         compiler.write_text("another")
-        assert triton_kept.load(DOUBLE, 90) == MADE  # not while the process lives, which has imported the first
-        triton_kept._triton.cache_clear()
-        assert triton_kept.load(DOUBLE, 90) is None
-    triton_kept._triton.cache_clear()
+        assert kernel_store.load(DOUBLE, 90) == MADE  # not while the process lives, which has imported the first
+        kernel_store._triton.cache_clear()
+        assert kernel_store.load(DOUBLE, 90) is None
+    kernel_store._triton.cache_clear()
 
 
 def test_a_folder_that_cannot_be_written_to(monkeypatch, caplog):
@@ -107,21 +107,24 @@ def test_a_folder_that_cannot_be_written_to(monkeypatch, caplog):
 
     monkeypatch.setattr("tracer_core.entries.replace_file", full)
     with caplog.at_level("INFO", logger="tracer_core"):
-        triton_kept.store(DOUBLE, 90, MADE)
+        kernel_store.store(DOUBLE, 90, MADE)
     assert "double is not kept: [Errno 28]" in caplog.text
-    assert triton_kept.load(DOUBLE, 90) is None
+    assert kernel_store.load(DOUBLE, 90) is None
 
 
 def test_a_second_process_needs_no_triton():
     """As it is compiled for a device."""
-    begin = f"import sys\nfrom inductor_backend.runtime.triton_compile import Kernel, binary_of, target_of\nkernel = {DOUBLE!r}\n"
+    begin = (
+        "import sys\nfrom inductor_backend.runtime.cuda.triton_compile import Kernel, binary_of, target_of\n"
+        f"kernel = {DOUBLE!r}\n"
+    )
     first = (
-        "from inductor_backend.runtime import triton_build\n"
+        "from inductor_backend.runtime.cuda import build as triton_build\n"
         "assert triton_build._known(kernel, 90) is None\n"
         "triton_build._binary(binary_of, kernel, target_of(90))\n"
     )
     second = (
-        "from inductor_backend.runtime import triton_build\n"
+        "from inductor_backend.runtime.cuda import build as triton_build\n"
         "found = triton_build._known(kernel, 90).result()\n"
         "assert (found.name, found.code[:4]) == ('double', b'\\x7fELF'), found\n"
         "assert not any(name.partition('.')[0] == 'triton' for name in sys.modules)\n"

@@ -1,4 +1,4 @@
-"""What cuda_launch.cpp hands to the driver, seen by a driver that only takes notes: no GPU is needed."""
+"""What launch.cpp hands to the driver, seen by a driver that only takes notes: no GPU is needed."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ OUT int cuLaunchKernel(void* f, unsigned x, unsigned, unsigned, unsigned threads
 SCRIPT = """
 import ctypes, json, sys
 import torch
-from inductor_backend.runtime.cuda_launch import launches, slot
-from inductor_backend.runtime.triton_build import LoadedKernel
-from inductor_backend.runtime.triton_compile import Kernel
+from inductor_backend.runtime.cuda.launch import launches, slot
+from inductor_backend.runtime.cuda.build import LoadedKernel
+from inductor_backend.runtime.cuda.triton_compile import Kernel
 
 driver = ctypes.CDLL("libcuda.so.1")
 word = lambda name: ctypes.c_int64.in_dll(driver, name)

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from inductor_backend.gpu import masks
-from inductor_backend.gpu.masks import with_known_masks
+from inductor_backend.passes import causal_mask
+from inductor_backend.passes.causal_mask import with_known_masks
 from tracer_core import torch_private
 from tracer_core.plugin_api import Phase
 
@@ -130,7 +130,7 @@ def test_what_torch_writes_for_cudnn_hides_too():
 def test_a_gpu_that_is_not_there_is_of_no_generation(monkeypatch):
     """Graphs are compiled for GPUs where there is none: torch is not asked what it cannot know."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert masks.generation(torch.device("cuda:0")) == 0
+    assert causal_mask.generation(torch.device("cuda:0")) == 0
 
 
 @pytest.mark.parametrize("mask", [window, strict, finite, of_an_input])
@@ -146,5 +146,5 @@ def test_training_and_dropout_stay():
 
 def test_flash_attention_is_called_where_torch_has_it(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
-    monkeypatch.setattr(masks, "generation", lambda device: 9)
+    monkeypatch.setattr(causal_mask, "generation", lambda device: 9)
     assert attentions(causal) == ((0.0, True, False), {"scale": 0.5})

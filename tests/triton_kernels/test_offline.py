@@ -88,7 +88,7 @@ def test_loops_on_two_devices_are_refused_by_name(report):
 
 @pytest.mark.parametrize("way", ["bulk", "walking", "TF32 by bulk copies"])
 def test_bulk_copies_on_sm_90(report, way):
-    """The kernel, and the one for memory that begins elsewhere: what cuda_launch.cpp hands each of them."""
+    """The kernel, and the one for memory that begins elsewhere: what launch.cpp hands each of them."""
     made = report[way]
     assert made["bulk copies"][0] > 0 and made["bulk copies"][1] == 0
     assert made["matrices"] == [2, 0] and made["tensor cores"] > 0 and made["scratch"] == 0

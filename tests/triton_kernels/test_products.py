@@ -11,14 +11,14 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 import tracer_core
-from inductor_backend.codegen.triton.product import Blocks
-from inductor_backend.compile_graph import run_stages, start
-from inductor_backend.gpu import choices, products, rounding
-from inductor_backend.gpu.candidates import candidates as real_candidates
-from inductor_backend.runtime import triton_tune
-from inductor_backend.runtime.triton_build import load_kernels
-from inductor_backend.runtime.triton_interpreter import interpreting
-from inductor_backend.target import interpreted
+from inductor_backend.autotune import choices, matmul
+from inductor_backend.autotune.configs import candidates as real_candidates
+from inductor_backend.codegen.triton.matmul import Blocks
+from inductor_backend.ir.target import interpreted
+from inductor_backend.pipeline import run_stages, start
+from inductor_backend.runtime.cuda import measurement, tf32
+from inductor_backend.runtime.cuda.build import load_kernels
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import clones, flat, tolerance
 from tests.inductor.compiling import compiled as compiled_plainly
 from tests.inductor.test_operators import R
@@ -32,9 +32,9 @@ SMALL = (32, 32, 32, 4, 2)
 @pytest.fixture(autouse=True)
 def ours(monkeypatch):
     """Our kernel wins with small blocks, and TF32 is allowed (the interpreter multiplies in float32)."""
-    monkeypatch.setattr(products, "choose", lambda c, choice: next(iter(choice.kernels)))
-    monkeypatch.setattr(products, "candidates", lambda work, device: [Blocks(*SMALL)])
-    monkeypatch.setattr(products, "tf32_allowed", lambda convolution: True)
+    monkeypatch.setattr(matmul, "choose", lambda c, choice: next(iter(choice.kernels)))
+    monkeypatch.setattr(matmul, "candidates", lambda work, device: [Blocks(*SMALL)])
+    monkeypatch.setattr(matmul, "tf32_allowed", lambda convolution: True)
 
 
 def checked(fn, *inputs, dynamic=False):
@@ -188,7 +188,7 @@ def test_what_stays_an_operator(fn, inputs):
 
 
 def test_float32_is_left_alone_where_tf32_is_not_allowed(monkeypatch):
-    monkeypatch.setattr(products, "tf32_allowed", lambda convolution: False)
+    monkeypatch.setattr(matmul, "tf32_allowed", lambda convolution: False)
     made = checked(lambda a, b: a @ b, R(40, 32), R(32, 40))
     assert "tl.dot(" not in made.source
     assert "tl.dot(" in checked(lambda a, b: a @ b, half(40, 32), half(32, 40)).source
@@ -196,14 +196,14 @@ def test_float32_is_left_alone_where_tf32_is_not_allowed(monkeypatch):
 
 def test_products_of_float32_follow_the_setting(monkeypatch):
     allowed = True
-    monkeypatch.setattr(products, "tf32_allowed", lambda convolution: allowed)
+    monkeypatch.setattr(matmul, "tf32_allowed", lambda convolution: allowed)
     made = []
 
     def again():
         made.append(allowed)
         return lambda inputs: ["again", *inputs]
 
-    runner = products.BySettings(lambda inputs: ["first", *inputs], again)
+    runner = matmul.BySettings(lambda inputs: ["first", *inputs], again)
     assert runner([1]) == ["first", 1]
     allowed = False
     assert runner([2]) == ["again", 2] and runner([3]) == ["again", 3]
@@ -230,16 +230,16 @@ def test_what_is_measured_can_run(name, monkeypatch):
         seen.append(len(ways))
         return next(iter(choice.kernels))
 
-    monkeypatch.setattr(triton_tune, "loaded", loaded)
-    monkeypatch.setattr(products, "choose", choose)
-    monkeypatch.setattr(products, "LEAST_BYTES", 0)
+    monkeypatch.setattr(measurement, "loaded", loaded)
+    monkeypatch.setattr(matmul, "choose", choose)
+    monkeypatch.setattr(matmul, "LEAST_BYTES", 0)
     fn, inputs, _ = CASES.get(name, (lambda x: (x.sin() + 1).softmax(1), (R(8, 100),), None))
     made = checked(fn, *inputs)
     assert seen and ("tl.dot(" in made.source or name == "rows")
 
 
 def test_an_operator_that_is_quicker_stays(monkeypatch):
-    monkeypatch.setattr(products, "choose", lambda c, choice: choices.ATEN)
+    monkeypatch.setattr(matmul, "choose", lambda c, choice: choices.ATEN)
     made = checked(residual, R(2, 20, 40), R(48, 40), R(48), R(2, 20, 48))
     assert len(made.compilation.runner.artifact.externs) == 1 and "tl.dot(" not in made.source
 
@@ -253,7 +253,7 @@ def test_the_modes_on_the_cpu_are_the_default_one():
 
 def test_images_that_stay_in_planes(monkeypatch):
     """What squeezes them has one pixel: its strides of dimensions of size 1 say nothing."""
-    monkeypatch.setattr(rounding, "loses_precision", lambda node: True)
+    monkeypatch.setattr(tf32, "loses_precision", lambda node: True)
     fn, inputs, _ = CASES["pixels of computed images"]
     made = checked(fn, *inputs)
     assert len(made.compilation.blocks) == 2
@@ -261,6 +261,6 @@ def test_images_that_stay_in_planes(monkeypatch):
 
 
 def test_a_product_for_which_no_block_is_small_enough(monkeypatch):
-    monkeypatch.setattr(products, "candidates", real_candidates)
+    monkeypatch.setattr(matmul, "candidates", real_candidates)
     made = checked(lambda x, w: F.conv2d(x.mean((2, 3), keepdim=True), w).relu(), R(2, 40, 5, 5), R(16, 40, 1, 1))
     assert not made.compilation.blocks

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("triton")
 
 import tracer_core
-from inductor_backend.compile_graph import compile_graph
-from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.pipeline import compile_graph
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.random_programs.minimise import minimise, statement_edits, step_edits
 from tests.triton_kernels.random_graphs import beside_eager
 from tests.triton_kernels.random_graphs.beside_eager import run

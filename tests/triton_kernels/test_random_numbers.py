@@ -9,11 +9,11 @@ import torch.nn.functional as F
 pytest.importorskip("triton")
 
 import tracer_core
-from inductor_backend.loop_ir.values import const, make
-from inductor_backend.reference import REFERENCE_OPS
-from inductor_backend.runtime.triton_interpreter import interpreting
-from inductor_backend.target import interpreted
+from inductor_backend.ir.target import interpreted
+from inductor_backend.ir.values import const, make
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import compiled
+from tests.inductor.reference import REFERENCE_OPS
 
 pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
 

@@ -11,11 +11,11 @@ import tracer_core
 from cudagraphs_backend.plugin import BACKEND as CUDAGRAPHS
 from cudagraphs_backend.runner import GraphedRunner
 from cudagraphs_backend.state import states
-from inductor_backend import recorded
+from inductor_backend.artifact import deserialize, serialize
+from inductor_backend.ir.target import interpreted
 from inductor_backend.options import InductorOptions
-from inductor_backend.runtime.triton_interpreter import interpreting
-from inductor_backend.serialize import deserialize, serialize
-from inductor_backend.target import interpreted
+from inductor_backend.runtime.cuda import graphs
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.cudagraphs.simulated import SimulatedDevice
 from tests.inductor.compiling import compiled
 from tests.inductor.test_operators import R
@@ -24,7 +24,7 @@ from tracer_core.plugin_api import OptionError
 
 @pytest.fixture
 def device(monkeypatch):
-    monkeypatch.setattr(recorded, "get_backend", lambda name: dataclasses.replace(CUDAGRAPHS, available=None))
+    monkeypatch.setattr(graphs, "get_backend", lambda name: dataclasses.replace(CUDAGRAPHS, available=None))
     simulated = SimulatedDevice()
     undo = states.install(torch.device("cpu"), simulated)
     yield simulated
@@ -40,7 +40,7 @@ def many(x):
 def wrapped(fn, mode, *inputs, dynamic=False, **options):
     made = compiled(fn, *inputs, dynamic=dynamic, options=InductorOptions(**options)).compilation
     spec = dataclasses.replace(made.spec, mode=mode)
-    return made.runner, recorded.recorded(made.runner, made.gm, spec)
+    return made.runner, graphs.recorded(made.runner, made.gm, spec)
 
 
 def test_the_default_mode_records_many_launches_where_it_pays(device):
@@ -65,7 +65,7 @@ def test_the_default_mode_records_many_launches_where_it_pays(device):
 def test_left_alone_and_said_why(device, fn, mode, options, why):
     plain, runner = wrapped(fn, mode, R(30), **options)
     assert runner is plain
-    assert recorded.report()[-1][1] == f"runs without CUDA graphs: {why}"
+    assert graphs.report()[-1][1] == f"runs without CUDA graphs: {why}"
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
@@ -75,10 +75,10 @@ def test_a_mode_that_records_and_the_option_not_to_contradict_each_other(mode):
 
 
 def test_a_mode_that_cannot_record_says_why(monkeypatch, caplog):
-    monkeypatch.setattr(recorded, "get_backend", lambda name: dataclasses.replace(CUDAGRAPHS, available=lambda: "no device"))
+    monkeypatch.setattr(graphs, "get_backend", lambda name: dataclasses.replace(CUDAGRAPHS, available=lambda: "no device"))
     plain, runner = wrapped(many, "reduce-overhead", R(30))
     assert runner is plain and "mode 'reduce-overhead' runs without CUDA graphs: no device" in caplog.text
-    assert recorded.report()[-1][1] == "runs without CUDA graphs: no device"
+    assert graphs.report()[-1][1] == "runs without CUDA graphs: no device"
 
 
 def test_modes_that_ask_for_it_record_the_second_call(device):
@@ -111,7 +111,7 @@ def test_sizes_that_change_are_not_recorded_at_once(device):
     for size in range(20, 36):
         runner([torch.randn(size)])
     assert device.captures == 0
-    for _ in range(recorded.CALLS_OF_A_SIZE + 2):
+    for _ in range(graphs.CALLS_OF_A_SIZE + 2):
         x = torch.randn(25)
         torch.testing.assert_close(runner([x])[0], x.sort()[0])
     assert device.captures

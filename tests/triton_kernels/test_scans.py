@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from inductor_backend.codegen.triton import tiling
 from inductor_backend.lowering import scan
-from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.test_operators import I, R
 from tests.triton_kernels.test_interpreted import checked
 

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton")
 
-from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.ir.target import interpreted
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from inductor_backend.schedule import split_reductions
-from inductor_backend.target import interpreted
 from tests.inductor.compiling import clones, compiled, flat, tolerance
 from tests.inductor.test_operators import I, R
 

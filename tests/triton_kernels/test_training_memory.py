@@ -12,8 +12,8 @@ from torch import nn
 pytest.importorskip("triton")
 
 import tracer_core
-from inductor_backend.runtime.triton_interpreter import interpreting
-from inductor_backend.target import interpreted
+from inductor_backend.ir.target import interpreted
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import compiled
 from tests.triton_kernels.simulated_memory import MiB, of_inference, of_module
 from tracer_core.aten import compact

@@ -11,9 +11,9 @@ pytest.importorskip("triton")
 
 import tracer_core
 from inductor_backend.codegen.triton.expressions import KNOWN_OPS
-from inductor_backend.ops import OPS
-from inductor_backend.runtime.triton_interpreter import interpreting
-from inductor_backend.target import interpreted
+from inductor_backend.ir.ops import OPS
+from inductor_backend.ir.target import interpreted
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import compiled
 
 #: Ops without a Triton form: operators that need them run as ATen has them.

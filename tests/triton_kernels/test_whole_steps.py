@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import tracer_core
-from inductor_backend import compile_graph
-from inductor_backend.runtime.triton_interpreter import interpreting
-from inductor_backend.target import interpreted
+from inductor_backend import pipeline
+from inductor_backend.ir.target import interpreted
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.test_operators import R
 from tests.support.training_steps import step, train_beside
 
@@ -29,13 +29,13 @@ def layers():
 @pytest.fixture
 def compilations(monkeypatch):
     """The compilations that happen."""
-    found, run_stages = [], compile_graph.run_stages
+    found, run_stages = [], pipeline.run_stages
 
     def noted(c, until=None):
         found.append(c)
         return run_stages(c, until)
 
-    monkeypatch.setattr(compile_graph, "run_stages", noted)
+    monkeypatch.setattr(pipeline, "run_stages", noted)
     return found
 
 

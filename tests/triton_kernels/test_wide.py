@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 
 import tracer_core
 from inductor_backend.codegen.triton import addressing, tiling
-from inductor_backend.runtime.triton_interpreter import interpreting
+from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.test_operators import R
 from tests.triton_kernels.test_interpreted import checked
 

@@ -16,9 +16,9 @@ pytest.importorskip("triton")
 
 import triton
 
-from inductor_backend.runtime import triton_workers
-from inductor_backend.runtime.triton_compile import Binary, Kernel, NotCompiled, NotKept, target_of
-from inductor_backend.runtime.triton_workers import MANY, Worker, Workers, as_many_as_here
+from inductor_backend.runtime.cuda import compile_workers
+from inductor_backend.runtime.cuda.compile_workers import MANY, Worker, Workers, as_many_as_here
+from inductor_backend.runtime.cuda.triton_compile import Binary, Kernel, NotCompiled, NotKept, target_of
 
 TEXT = """
 @triton.jit
@@ -61,8 +61,8 @@ def here(monkeypatch):
         asked.append(kernel)
         return HERE
 
-    monkeypatch.setattr(triton_workers, "kept", raising(NotKept()))
-    monkeypatch.setattr(triton_workers, "binary_of", compile_here)
+    monkeypatch.setattr(compile_workers, "kept", raising(NotKept()))
+    monkeypatch.setattr(compile_workers, "binary_of", compile_here)
     return asked
 
 
@@ -141,15 +141,15 @@ def test_many_start_processes(workers, here):
 
 
 def test_what_the_cache_has_starts_nothing(workers, here, monkeypatch):
-    monkeypatch.setattr(triton_workers, "kept", lambda *kernel_and_target: HERE)
+    monkeypatch.setattr(compile_workers, "kept", lambda *kernel_and_target: HERE)
     assert build(workers, *[kernel_of(TEXT)] * 2 * MANY) == [HERE] * 2 * MANY
     assert not workers._all and not here
 
 
 ALIKE = """
 import sys
-from inductor_backend.runtime.triton_compile import *
-from inductor_backend.runtime.triton_workers import Worker
+from inductor_backend.runtime.cuda.triton_compile import *
+from inductor_backend.runtime.cuda.compile_workers import Worker
 from tests.triton_kernels.test_workers import TEXT, WRONG, kernel_of
 right, wrong, target, worker = kernel_of(TEXT), kernel_of(WRONG), target_of(90), Worker()
 def said(build):
@@ -187,7 +187,7 @@ def test_where_a_process_is_killed_threads_compile(workers, told):
 
 def test_where_a_process_hangs_threads_compile(workers, told, monkeypatch):
     some(workers)
-    monkeypatch.setattr(triton_workers, "ANSWER", 0.5)
+    monkeypatch.setattr(compile_workers, "ANSWER", 0.5)
     assert build(workers, kernel_of("import time\ntime.sleep(100)\n" + TEXT)) == [HERE]
     assert told == ["a process that compiles did not compile twice within 0.5 seconds"]
 
@@ -211,7 +211,7 @@ def test_settings_that_other_processes_would_not_see_are_for_threads(workers, mo
 
 
 def test_they_end_at_rest_and_come_back(workers, monkeypatch):
-    monkeypatch.setattr(triton_workers, "REST", 0.01)
+    monkeypatch.setattr(compile_workers, "REST", 0.01)
     some(workers)
     processes = [one.process for one in workers._all]
     made = build(workers, kernel_of(TEXT))
@@ -234,8 +234,8 @@ def test_a_program_that_python_is_built_into_is_not_started(monkeypatch):
 
 PROGRAM = """
 import os, sys, threading, time
-from inductor_backend.runtime import triton_workers
-from inductor_backend.runtime.triton_workers import Workers
+from inductor_backend.runtime.cuda import compile_workers as triton_workers
+from inductor_backend.runtime.cuda.compile_workers import Workers
 workers = Workers(2, print)
 workers._waiting = 8
 workers._start_some()
@@ -270,8 +270,8 @@ def lives(process: int) -> bool:
 
 INTERRUPTED = """
 import os, time
-from inductor_backend.runtime import triton_build
-from inductor_backend.runtime.triton_compile import Kernel, target_of
+from inductor_backend.runtime.cuda import build as triton_build
+from inductor_backend.runtime.cuda.triton_compile import Kernel, target_of
 triton_build.as_many_as_here = lambda: 2
 text = "import os, time\\nif os.getpid() != %d: time.sleep(100)\\n" % os.getpid()
 text += "@triton.jit\\ndef k(p0):\\n    tl.store(p0, {n})\\n"

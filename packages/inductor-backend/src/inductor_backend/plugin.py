@@ -12,10 +12,10 @@ from tracer_core.plugin_api import Backend, Training, hookimpl
 
 BACKEND = Backend(
     name="inductor",
-    compile="inductor_backend.compile_graph:compile_graph",
+    compile="inductor_backend.pipeline:compile_graph",
     description="fused kernels: C++ for the CPU, Triton for NVIDIA GPUs",
     ir="aten",
-    decompositions="inductor_backend.decompositions:decompositions",
+    decompositions="inductor_backend.passes.decompositions:decompositions",
     training=Training.FORWARD_BACKWARD,
     fuses=True,
     shapes="symbolic",
@@ -34,12 +34,12 @@ BACKEND = Backend(
         }
     ),
     options="inductor_backend.options:InductorOptions",
-    supports="inductor_backend.supports:supports",
-    check="inductor_backend.toolchain_check:check",
-    prepare="inductor_backend.early_builds:start",
-    report="inductor_backend.recorded:report",
-    serialize="inductor_backend.serialize:serialize",
-    deserialize="inductor_backend.serialize:deserialize",
+    supports="inductor_backend.passes.op_support:supports",
+    check="inductor_backend.runtime.cpp.toolchain_check:check",
+    prepare="inductor_backend.passes.kernel_prebuild:start",
+    report="inductor_backend.runtime.cuda.graphs:report",
+    serialize="inductor_backend.artifact:serialize",
+    deserialize="inductor_backend.artifact:deserialize",
 )
 
 

@@ -1,7 +1,7 @@
 """Calls of our own products with every size known: straight to the compiled function.
 
 In: an extern node whose choice is "own". Out: the text of one launcher call. What always holds: arguments
-are in the order of `externs.own`'s launchers (``run_linear``, ``run_convolution``); sizes are literals, or
+are in the order of `kernels.small_gemm`'s launchers (``run_linear``, ``run_convolution``); sizes are literals, or
 expressions over the call's symbols.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from inductor_backend.codegen.cpp.expressions import size_expression
-from inductor_backend.externs import attention, packed, planes, points
-from inductor_backend.externs.own import POSTS, form
-from inductor_backend.externs.packed_ops import geometry
-from inductor_backend.externs.table import Operand, _is_last_only
-from inductor_backend.index_expr import Expr
-from inductor_backend.loop_ir.nodes import ExternNode, Layout, Program, Strided
+from inductor_backend.ir.index_expr import Expr
+from inductor_backend.ir.nodes import ExternNode, Layout, Program, Strided
+from inductor_backend.ir.size_text import size_expression
+from inductor_backend.kernels import attention, conv1x1, packed, winograd
+from inductor_backend.kernels.packed_ops import geometry
+from inductor_backend.kernels.selection import Operand, _is_last_only
+from inductor_backend.kernels.small_gemm import POSTS, form
 
 Address = Callable[[Strided], str]
 
@@ -125,7 +125,7 @@ def _on_planes(
     gradient = len(node.args) > 9
     first, second, third, _, *how = node.args if gradient else (*node.args[:3], None, *node.args[3:])
     weight, bias = (third, None) if gradient else (second, third)
-    numbers = planes.numbers(first.layout.sizes, result.layout.sizes, how[1], weight.layout.strides, gradient)
+    numbers = winograd.numbers(first.layout.sizes, result.layout.sizes, how[1], weight.layout.strides, gradient)
     return f"run_planes({', '.join(map(_text, [*_tensors(address, first, weight, bias, result), *numbers]))})"
 
 
@@ -136,11 +136,11 @@ def _on_points(
     gradient = len(node.args) > 9
     if gradient and node.args[-1][1]:
         dy, x = node.args[:2]
-        given = points.weight_numbers(address(dy), address(x), address(result), dy.layout.sizes, x.layout.sizes)
+        given = conv1x1.weight_numbers(address(dy), address(x), address(result), dy.layout.sizes, x.layout.sizes)
         return f"run_points_weight({', '.join(map(_text, given))})"
     read, weight = node.args[0], node.args[2 if gradient else 1]
     shapes = (weight.layout.sizes, weight.layout.strides, read.layout.sizes)
-    numbers = points.numbers(address(weight), *shapes, address(read), address(result), gradient)
+    numbers = conv1x1.numbers(address(weight), *shapes, address(read), address(result), gradient)
     return f"run_points({', '.join(map(_text, numbers))})"
 
 
@@ -155,10 +155,10 @@ def _tensors(address: Address, *tensors: Strided | None) -> list[str | int]:
 def _packed_convolution(
     program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
 ) -> str:
-    x, weight, bias, numbers, planes, scale = node.args
+    x, weight, bias, numbers, winograd, scale = node.args
     batch, _, height, width = x.layout.sizes
     sizes = (batch, height, width, *result.layout.sizes[2:])
-    name, values = packed.call(geometry(numbers), sizes, post, node.final, planes)
+    name, values = packed.call(geometry(numbers), sizes, post, node.final, winograd)
     tensors = _tensors(address, x, weight, bias, residual, result)
     return f"{name}({', '.join(map(_text, [*tensors, *values, _optional(address, scale)]))})"
 

@@ -13,18 +13,17 @@ from typing import Any
 
 import torch
 
-from inductor_backend.codegen.cpp.expressions import size_expression
+from inductor_backend.codegen.common.writer import CodeWriter, literal
 from inductor_backend.codegen.cpp.module import Run
 from inductor_backend.codegen.own_calls import OWN_CALLS
-from inductor_backend.codegen.writer import CodeWriter, literal
-from inductor_backend.errors import unsupported
-from inductor_backend.externs.packed_ops import name_of
-from inductor_backend.externs.table import Choice
-from inductor_backend.index_expr import Expr, simplify
-from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Strided
-from inductor_backend.loop_ir.values import Number
-from inductor_backend.lowering.registry import same_strides
-from inductor_backend.runtime.large import LARGE
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import Expr, simplify
+from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Strided, same_strides
+from inductor_backend.ir.size_text import size_expression
+from inductor_backend.ir.values import Number
+from inductor_backend.kernels.packed_ops import name_of
+from inductor_backend.kernels.selection import Choice
+from inductor_backend.runtime.huge_pages import LARGE
 from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
 from tracer_core.plugin_api import SizeSpec
 
@@ -385,8 +384,8 @@ import torch
 from torch import as_strided
 from torch import empty_strided as empty
 
-from inductor_backend.externs import native
-from inductor_backend.output_support import (
+from inductor_backend.kernels import native
+from inductor_backend.runtime.generated_support import (
     ArenaPool,
     arena_view,
     example_tensor,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.pointwise import clamp, scaled_by
 from inductor_backend.lowering.registry import Lowering, aten, lower
-from inductor_backend.ops import compute_dtype
 
 
 @lower(aten.hardtanh.default)

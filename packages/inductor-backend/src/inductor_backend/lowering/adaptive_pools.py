@@ -13,10 +13,11 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import At, Expr, Index, flatten, floordiv, product, simplify
-from inductor_backend.index_expr import contiguous_strides as dense_strides
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import At, Expr, Index, flatten, floordiv, product, simplify
+from inductor_backend.ir.index_expr import contiguous_strides as dense_strides
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.pools import (
     LARGEST_WINDOW,
@@ -30,7 +31,6 @@ from inductor_backend.lowering.pools import (
 )
 from inductor_backend.lowering.reduction import as_number
 from inductor_backend.lowering.registry import Lowering, aten, lower
-from inductor_backend.ops import compute_dtype
 
 
 def _start(at: Index, size: Expr, outputs: Expr) -> Index:

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Expr, Index, mod, simplify, variables
-from inductor_backend.loop_ir.nodes import Buffer, Store
-from inductor_backend.loop_ir.values import cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import Expr, Index, mod, simplify, variables
+from inductor_backend.ir.nodes import Buffer, Store
+from inductor_backend.ir.values import cast, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
 
 

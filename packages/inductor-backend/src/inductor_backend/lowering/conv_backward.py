@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from inductor_backend.loop_ir.values import cast
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.values import cast
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, last_strides, lower
 
 

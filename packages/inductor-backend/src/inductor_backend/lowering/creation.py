@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Index
-from inductor_backend.loop_ir.values import cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import Index
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import cast, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
-from inductor_backend.ops import compute_dtype
 
 
 @lower(aten.full.default)

@@ -1,6 +1,6 @@
 """Dropout's masks: zeros and ones, kept as bools.
 
-In: ``aten.bernoulli.p`` and ``aten.native_dropout`` nodes. Out, on the CPU: an extern node that draws bools (`externs.draws`)
+In: ``aten.bernoulli.p`` and ``aten.native_dropout`` nodes. Out, on the CPU: an extern node that draws bools (`kernels.rng`)
 and the loop that makes numbers of them, which is computed inside its readers; what keeps the mask for the backward keeps the
 drawn bools themselves. On a GPU (`Lowering.draws`): loops that compute each element's number from a seed and its place,
 fused with what is around them; the graph draws its seeds, one for each dropout, from torch's generator at the first. What
@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from inductor_backend.externs import draws
-from inductor_backend.index_expr import Index, contiguous_strides, flatten
-from inductor_backend.loop_ir.nodes import BufferKind, ExternNode
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import Index, contiguous_strides, flatten
+from inductor_backend.ir.nodes import BufferKind, ExternNode
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref
+from inductor_backend.kernels import rng
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower
-from inductor_backend.ops import compute_dtype
 
 
 @lower(aten.bernoulli.p)
@@ -40,7 +40,7 @@ def bernoulli(ctx: Lowering, x: Ref, p: float = 0.5, generator: Any = None) -> R
     ctx.program.nodes.append(
         ExternNode(
             ctx.new_name("op"),
-            draws.bernoulli,
+            rng.bernoulli,
             (tuple(sizes), p),
             {},
             (drawn.name,),
@@ -122,4 +122,4 @@ def _seeds(ctx: Lowering) -> Ref:
 def _is_ours(ctx: Lowering) -> bool:
     value = ctx.meta()
     row_major = tuple(ctx.strides()) == contiguous_strides(ctx.shape())
-    return row_major and not ctx.gpu and value.device.type == "cpu" and draws.same_stream(value.dtype)
+    return row_major and not ctx.gpu and value.device.type == "cpu" and rng.same_stream(value.dtype)

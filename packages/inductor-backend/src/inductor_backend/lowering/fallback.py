@@ -1,4 +1,4 @@
-"""Operators that run as they are: `externs.fallbacks.FALLBACKS` lists them.
+"""Operators that run as they are: `kernels.aten_fallbacks.FALLBACKS` lists them.
 
 In: a graph node without a lowering. Out: an extern node, marked `fallback` (counted and shown in the
 dump). What always holds: an operator on neither table raises a BackendError that names it; operators
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.image_layout import FOLLOWERS
 from inductor_backend.lowering.registry import Lowering, aten, last_strides
 

@@ -9,18 +9,17 @@ an operator without lowering is on the fallback table or the compile fails, nami
 from __future__ import annotations
 
 import operator
+from collections.abc import Set
 from itertools import islice
 from typing import Any
 
 import torch
 
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
-from inductor_backend.codegen.cpp.expressions import MEMORY_TYPES, size_expression
-from inductor_backend.codegen.triton.expressions import KNOWN_OPS
-from inductor_backend.errors import unsupported
-from inductor_backend.externs.fallbacks import FALLBACKS
-from inductor_backend.index_expr import Expr, variables
-from inductor_backend.loop_ir.nodes import (
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.graph_meta import copies_across, instance_of, tensors_of
+from inductor_backend.ir.index_expr import Expr, variables
+from inductor_backend.ir.nodes import (
     Buffer,
     BufferKind,
     ExternNode,
@@ -29,9 +28,15 @@ from inductor_backend.loop_ir.nodes import (
     Program,
     Store,
     Strided,
+    same_strides,
 )
-from inductor_backend.loop_ir.values import Number, cast, topological
-from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.ir.ops import MEMORY_DTYPES
+from inductor_backend.ir.size_text import size_expression
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.target import target_of
+from inductor_backend.ir.values import Number, cast, topological
+from inductor_backend.ir.views import Ref, broadcast
+from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from inductor_backend.lowering import scan
 from inductor_backend.lowering.cat_chains import find_chains
 from inductor_backend.lowering.dropout import is_drawn_by_kernels
@@ -39,11 +44,7 @@ from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
 from inductor_backend.lowering.image_layout import CONVOLUTIONS, channels_last_nodes
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
-from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, last_strides, same_strides
-from inductor_backend.regions.cut import instance_of
-from inductor_backend.size_vars import SizeVars
-from inductor_backend.supports import copies_across, tensors_of
-from inductor_backend.target import target_of
+from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, last_strides
 from tracer_core.plugin_api import BackendError, CompileSpec
 
 #: Modules of lowerings whose loops run in order, which Triton's kernels do not.
@@ -72,10 +73,16 @@ class GraphLowering:
     """Walks the graph once; `env` maps its nodes to views, sizes or tuples of them. Mutable."""
 
     def __init__(
-        self, gm: torch.fx.GraphModule, spec: CompileSpec, sizes: SizeVars, images_last: frozenset[str] | None = None
+        self,
+        gm: torch.fx.GraphModule,
+        spec: CompileSpec,
+        sizes: SizeVars,
+        known_ops: Set[str],
+        images_last: frozenset[str] | None = None,
     ) -> None:
-        """images_last: on GPUs, names of the convolutions that are channels-last (None: where it is quicker)."""
-        self.gm, self.sizes, self.images_last = gm, sizes, images_last
+        """known_ops: what loop bodies may hold. images_last: on GPUs, names of the convolutions that are channels-last (None:
+        where it is quicker)."""
+        self.gm, self.sizes, self.known_ops, self.images_last = gm, sizes, known_ops, images_last
         self.target = target_of(gm.graph)
         self.program = Program(spec.name, device=self.target.device)
         self.ctx = Lowering(self.program, sizes, self.target.triton)
@@ -85,7 +92,7 @@ class GraphLowering:
         self.ctx.refs = self.env
         self.views: dict[str, list[torch.fx.Node]] = {}  # buffer -> the nodes that were lowered to views of it
         self.mutated: set[str] = set()
-        self.instances: dict[str, int] = {}  # buffer -> the instance of a cut graph (`regions.cut`) that it was made for
+        self.instances: dict[str, int] = {}  # buffer -> the instance of a cut graph (`passes.subgraph_cut`) that it was made for
         self.in_place = in_place_writes(gm.graph)
         self.saved = {number for number, one in enumerate(spec.outputs) if one.saved and self.target.triton}
         self.sums = {} if self.target.triton else sums_of_gradients(gm.graph)  # they add in order
@@ -205,7 +212,7 @@ class GraphLowering:
             raise unsupported(
                 "lower",
                 f"operator {node.target} has no lowering and is not on the fallback table "
-                "(inductor_backend.externs.fallbacks.FALLBACKS)",
+                "(inductor_backend.kernels.aten_fallbacks.FALLBACKS)",
                 node,
             )
 
@@ -218,7 +225,7 @@ class GraphLowering:
         made = [one for one in self.program.nodes[nodes:] if isinstance(one, LoopNode)]
         unknown = {
             value.name for value in topological(root for one in made for s in one.stores for root in s.roots)
-        } - KNOWN_OPS
+        } - self.known_ops
         unknown |= {
             f"additions of {self.program.buffers[name].dtype} in any order"
             for one in made
@@ -242,7 +249,7 @@ class GraphLowering:
             return True
         if self.target.triton and lowering.__module__ == scan.__name__ and scan.is_slow_on_gpus(node):
             return True
-        return any(tensor.dtype not in MEMORY_TYPES for tensor in tensors_of(node))
+        return any(tensor.dtype not in MEMORY_DTYPES for tensor in tensors_of(node))
 
     def brought(self, argument: Any) -> Any:
         """A tensor without dimensions that lies elsewhere, on the device of the loops."""

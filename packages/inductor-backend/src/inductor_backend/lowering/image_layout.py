@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from inductor_backend.externs import packed_ops
-from inductor_backend.gpu import rounding
-from inductor_backend.size_vars import hint
-from inductor_backend.target import in_tensor_cores
+from inductor_backend.ir.symbolic_sizes import hint
+from inductor_backend.ir.target import in_tensor_cores
+from inductor_backend.kernels import packed_ops
+from inductor_backend.runtime.cuda import tf32
 from tracer_core.plugin_api import operators
 
 aten = operators("aten")
@@ -40,7 +40,7 @@ def channels_last_nodes(graph: torch.fx.Graph, gpu: bool, wanted: frozenset[str]
     """Our own convolutions (gpu: the operator's, where it is quicker so, and inputs that are), and what is computed from
     them image by image. wanted: on GPUs, names of the convolutions that are channels-last, where that is known."""
     starts: Callable[[torch.fx.Node], bool] = lambda node: node.target is packed_ops.convolution  # noqa: E731
-    keeps_planes: Callable[[torch.fx.Node], bool] = rounding.loses_precision
+    keeps_planes: Callable[[torch.fx.Node], bool] = tf32.loses_precision
     if gpu:
         quicker = convolutions_on_tensor_cores(graph)
         if wanted is not None:

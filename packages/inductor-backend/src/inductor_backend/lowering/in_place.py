@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from inductor_backend.loop_ir.nodes import Buffer, BufferKind, ExternNode
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import argument
 from inductor_backend.lowering.registry import Lowering, aten
 

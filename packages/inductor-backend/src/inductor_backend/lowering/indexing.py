@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr, Index, Indirect
-from inductor_backend.loop_ir.values import Value, cast, const, make, topological
-from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import Expr, Index, Indirect
+from inductor_backend.ir.values import Value, cast, const, make, topological
+from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Index
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.ir.index_expr import Index
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.indexing import indirect
 from inductor_backend.lowering.normalization import At
 from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_dims
-from inductor_backend.ops import compute_dtype
 
 
 @lower(aten._softmax_backward_data.default)

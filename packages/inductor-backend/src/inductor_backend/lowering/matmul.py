@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from inductor_backend.externs import interleaved
-from inductor_backend.index_expr import contiguous_strides
-from inductor_backend.loop_ir.nodes import Layout, Strided
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import contiguous_strides
+from inductor_backend.ir.nodes import Layout, Strided
+from inductor_backend.ir.views import Ref
+from inductor_backend.kernels import unaligned_gemm
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
@@ -49,9 +49,9 @@ def mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
     return ctx.extern(ctx.node.target, [matrix(ctx, a), matrix(ctx, b)])
 
 
-@lower(interleaved.mm)
+@lower(unaligned_gemm.mm)
 def interleaved_mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
-    return ctx.extern(interleaved.mm, [matrix(ctx, a), matrix(ctx, b)], label="mm")
+    return ctx.extern(unaligned_gemm.mm, [matrix(ctx, a), matrix(ctx, b)], label="mm")
 
 
 @lower(aten.addmm.default, aten.baddbmm.default)

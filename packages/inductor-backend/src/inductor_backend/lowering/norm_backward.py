@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Index, product, simplify, variables
-from inductor_backend.loop_ir.values import Value, cast, make
-from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.ir.index_expr import Index, product, simplify, variables
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, make
+from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.normalization import At, inverse_std
 from inductor_backend.lowering.reduction import as_number, count
 from inductor_backend.lowering.registry import Lowering, aten, lower
-from inductor_backend.ops import compute_dtype
 
 
 def _mul(*factors: Value | None) -> Value:

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import At, product, simplify
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import At, product, simplify
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.reduction import as_number, count, variance_nodes
 from inductor_backend.lowering.registry import Lowering, aten, lower
-from inductor_backend.ops import compute_dtype
 
 PerChannel = Callable[[At], Value]
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import At, Index
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import At, Index
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.indexing import indirect
 from inductor_backend.lowering.reduction import as_number, reduced_input
 from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_dims
-from inductor_backend.ops import compute_dtype
 
 
 def norm_term(value: Value, order: float) -> tuple[str, Value]:

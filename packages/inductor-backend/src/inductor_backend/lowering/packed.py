@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from inductor_backend.externs import packed, packed_ops
-from inductor_backend.externs.attention import result_strides
-from inductor_backend.index_expr import Expr, contiguous_strides
-from inductor_backend.loop_ir.nodes import Strided
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import Expr, contiguous_strides
+from inductor_backend.ir.nodes import Strided, same_strides
+from inductor_backend.ir.views import Ref
+from inductor_backend.kernels import packed, packed_ops
+from inductor_backend.kernels.attention import result_strides
 from inductor_backend.lowering.matmul import last_dense
-from inductor_backend.lowering.registry import Lowering, last_strides, lower, same_strides
+from inductor_backend.lowering.registry import Lowering, last_strides, lower
 
 
 @lower(packed_ops.convolution)

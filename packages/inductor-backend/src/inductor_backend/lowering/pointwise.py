@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from inductor_backend.errors import unsupported
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
-from inductor_backend.ops import compute_dtype
 from tracer_core.plugin_api import operators
 
 UNARY = {

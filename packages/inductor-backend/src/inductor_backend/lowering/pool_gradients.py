@@ -16,17 +16,17 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import At, Expr, Index, flatten, floordiv, product
-from inductor_backend.index_expr import contiguous_strides as dense_strides
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import At, Expr, Index, flatten, floordiv, product
+from inductor_backend.ir.index_expr import contiguous_strides as dense_strides
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.adaptive_pools import window_size
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.pools import Windows, both, inside, number, reach, read_if, windows
 from inductor_backend.lowering.reduction import as_number
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import to_positions
-from inductor_backend.ops import compute_dtype
 from tracer_core.plugin_api import OFFSETS_IN_WINDOWS
 
 #: Windows that an element may lie in: for more of them a scatter reads less.

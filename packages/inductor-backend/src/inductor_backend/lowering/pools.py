@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import At, Expr, Index, flatten, variables
-from inductor_backend.index_expr import contiguous_strides as dense_strides
-from inductor_backend.loop_ir.nodes import Store
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import At, Expr, Index, flatten, variables
+from inductor_backend.ir.index_expr import contiguous_strides as dense_strides
+from inductor_backend.ir.nodes import Store
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower
-from inductor_backend.ops import compute_dtype
 
 
 @dataclass(frozen=True, slots=True)

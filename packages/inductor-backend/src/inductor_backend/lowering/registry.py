@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr, Index, contiguous_strides, simplify, variables
-from inductor_backend.loop_ir.nodes import (
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, simplify, variables
+from inductor_backend.ir.nodes import (
     Buffer,
     BufferKind,
     ExternNode,
@@ -24,12 +24,13 @@ from inductor_backend.loop_ir.nodes import (
     Program,
     Store,
     Strided,
+    same_strides,
 )
-from inductor_backend.loop_ir.values import Number, Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.values import Number, Value, cast, const, make
+from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.cat_chains import Chain
-from inductor_backend.ops import compute_dtype
-from inductor_backend.size_vars import SizeVars
 from tracer_core.plugin_api import operators
 
 aten = operators("aten")
@@ -401,14 +402,6 @@ def last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
     return (simplify(channels * height * width), 1, simplify(channels * width), channels)
 
 
-def same_strides(layout: Layout, strides: Sequence[Expr]) -> bool:
-    """True where the strides agree in every dimension that has more than one element."""
-    return all(
-        a == b or (isinstance(size, int) and size <= 1)
-        for size, a, b in zip(layout.sizes, layout.strides, strides, strict=True)
-    )
-
-
 def normalize_dims(dims: Any, rank: int) -> list[int]:
     """Dimensions as non-negative ints; all of them for None or an empty list."""
     if dims is None or dims == []:
@@ -426,5 +419,4 @@ __all__ = [
     "last_strides",
     "lower",
     "normalize_dims",
-    "same_strides",
 ]

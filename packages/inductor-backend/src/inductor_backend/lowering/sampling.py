@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import At, Expr, Index
-from inductor_backend.index_expr import contiguous_strides as dense_strides
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import At, Expr, Index
+from inductor_backend.ir.index_expr import contiguous_strides as dense_strides
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.padding import known, position_dtype
 from inductor_backend.lowering.pools import both, number, read_if
@@ -30,7 +31,6 @@ from inductor_backend.lowering.whole_resize import (
     resize_rows,
     whole_factor,
 )
-from inductor_backend.ops import compute_dtype
 
 #: One neighbour along a dimension: its position, and its weight (None: 1).
 Tap = tuple[Index, "Value | None"]

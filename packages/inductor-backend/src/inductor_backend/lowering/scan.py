@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Expr, Index, product, variables
-from inductor_backend.loop_ir.nodes import Store
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import Expr, Index, product, variables
+from inductor_backend.ir.nodes import Store
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower
-from inductor_backend.ops import compute_dtype
 
 #: On a GPU one program walks a row: from so many rows on the device is busy, up to this length a row is in registers,
 #: and parts of rows are of these lengths, so that there are about so many.

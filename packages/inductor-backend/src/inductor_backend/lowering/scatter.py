@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Expr, Index, Var, product, simplify, variables
-from inductor_backend.loop_ir.nodes import Buffer, Store
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref, broadcast
+from inductor_backend.ir.index_expr import Expr, Index, Var, product, simplify, variables
+from inductor_backend.ir.nodes import Buffer, Store
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref, broadcast
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.indexing import indirect
 from inductor_backend.lowering.registry import Lowering, aten, lower
-from inductor_backend.ops import compute_dtype
 
 Place = Callable[[Sequence[Index]], Sequence[Index]]
 Body = Callable[[Sequence[Index]], Value]

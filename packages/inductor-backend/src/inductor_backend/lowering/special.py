@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from inductor_backend.loop_ir.values import Value, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower
-from inductor_backend.ops import compute_dtype
 
 #: Operators of one number whose own form is float32 only.
 SINGLE = {

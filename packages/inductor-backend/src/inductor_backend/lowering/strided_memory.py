@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr, Index, contiguous_strides, product, simplify, variables
-from inductor_backend.loop_ir.nodes import BufferKind
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, product, simplify, variables
+from inductor_backend.ir.nodes import BufferKind
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import Target
 from inductor_backend.torch_private import storage_key

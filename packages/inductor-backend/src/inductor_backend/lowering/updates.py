@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from inductor_backend.index_expr import Index, floordiv, simplify
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import Index, floordiv, simplify
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.views import element_at, slice_start
 

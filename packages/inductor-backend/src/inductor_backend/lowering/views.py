@@ -10,9 +10,9 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr, Index, mod, product, simplify, variables
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import Expr, Index, mod, product, simplify, variables
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.concatenation import store_parts
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower

@@ -11,12 +11,12 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inductor_backend.index_expr import At, Expr, Index, variables
-from inductor_backend.loop_ir.nodes import Store
-from inductor_backend.loop_ir.values import Value, cast, const, make
-from inductor_backend.loop_ir.views import Ref
+from inductor_backend.ir.index_expr import At, Expr, Index, variables
+from inductor_backend.ir.nodes import Store
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Value, cast, const, make
+from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering
-from inductor_backend.ops import compute_dtype
 
 #: Reads the row of the operand that a row of the result needs at a column: (position before it, column) -> value.
 Row = Callable[[At, Index], Value]

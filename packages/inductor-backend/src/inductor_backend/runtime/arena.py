@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import torch
 
-from inductor_backend.runtime.large import LARGE, in_large_pages
+from inductor_backend.runtime.huge_pages import LARGE, in_large_pages
 
 #: (byte offset, dtype, sizes, strides, start in elements from the offset)
 ViewSpec = tuple[int, torch.dtype, tuple[int, ...], tuple[int, ...], int]

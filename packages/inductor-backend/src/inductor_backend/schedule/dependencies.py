@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inductor_backend.loop_ir.nodes import ExternNode, Node, Program
+from inductor_backend.ir.nodes import ExternNode, Node, Program
 
 
 @dataclass(slots=True)

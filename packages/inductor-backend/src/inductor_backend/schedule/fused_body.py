@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from inductor_backend.index_expr import Index, product
-from inductor_backend.loop_ir.nodes import BufferKind, LoopNode, Origin, Program, Store, loads_of
-from inductor_backend.loop_ir.values import Rewriter, Value, cast, load
-from inductor_backend.ops import compute_dtype
-from inductor_backend.schedule.legal import Domain
-from inductor_backend.schedule.score import LARGEST_ROW, is_cheap
-from inductor_backend.size_vars import SizeVars
+from inductor_backend.ir.index_expr import Index, product
+from inductor_backend.ir.nodes import BufferKind, LoopNode, Origin, Program, Store, loads_of
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.values import Rewriter, Value, cast, load
+from inductor_backend.schedule.heuristics import LARGEST_ROW, is_cheap
+from inductor_backend.schedule.legality import Domain
 
 
 @dataclass(slots=True)

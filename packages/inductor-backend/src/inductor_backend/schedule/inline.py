@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from inductor_backend.index_expr import Index, variables
-from inductor_backend.loop_ir.nodes import BufferKind, LoopNode, Node, Program
-from inductor_backend.loop_ir.values import Rewriter, Value, cast
-from inductor_backend.ops import compute_dtype
+from inductor_backend.ir.index_expr import Index, variables
+from inductor_backend.ir.nodes import BufferKind, LoopNode, Node, Program
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.values import Rewriter, Value, cast
 from inductor_backend.schedule.dependencies import live_nodes
-from inductor_backend.schedule.score import worth_inlining
+from inductor_backend.schedule.heuristics import worth_inlining
 
 
 def redomain(node: LoopNode, sizes: tuple, reduced: tuple, by: tuple[Index, ...]) -> LoopNode:

@@ -14,15 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from inductor_backend.index_expr import Expr, simplify
-from inductor_backend.loop_ir.nodes import Buffer, Program
+from inductor_backend.ir.index_expr import Expr, simplify
+from inductor_backend.ir.nodes import Buffer, Program
+from inductor_backend.ir.size_text import ALIGNMENT
 from tracer_core.plugin_api import CompileSpec, Phase, Role
 
 if TYPE_CHECKING:  # only their shape is used; the writers of kernels import this module
-    from inductor_backend.codegen.cpp.kernel import KernelText
-    from inductor_backend.schedule.fuse import Group
-
-ALIGNMENT = 64
+    from inductor_backend.ir.kernel_text import KernelText
+    from inductor_backend.schedule.fusion import Group
 
 
 @functools.cache

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from inductor_backend.index_expr import Expr, product
-from inductor_backend.loop_ir.nodes import LoopNode, Node, Program
-from inductor_backend.schedule.parts_of_reductions import (
+from inductor_backend.ir.index_expr import Expr, product
+from inductor_backend.ir.nodes import LoopNode, Node, Program
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.schedule.split_reduction_loops import (
     PLACES,
     Cut,
     Cuts,
@@ -22,7 +23,6 @@ from inductor_backend.schedule.parts_of_reductions import (
     in_two_passes,
     length_of_part,
 )
-from inductor_backend.size_vars import SizeVars
 
 #: Programs that a split reduction aims at: four for each processor.
 PROGRAMS = 528

@@ -10,12 +10,12 @@ import contextlib
 
 import torch
 
+from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.reducers import column_reducer
 from inductor_backend.codegen.cpp.row_writer import RowWriter, loop_values
 from inductor_backend.codegen.cpp.streaming import STREAMED
-from inductor_backend.codegen.writer import CodeWriter
-from inductor_backend.index_expr import product
-from inductor_backend.loop_ir.values import Value, topological
+from inductor_backend.ir.index_expr import product
+from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import Phase
 
 #: Cost of an element up to which a column kernel adds up that many points of its rows at a time.

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from inductor_backend.codegen.common.index_text import index_text
+from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.expressions import (
     C_TYPES,
     CPP_OPS,
@@ -21,14 +23,12 @@ from inductor_backend.codegen.cpp.loops import COLUMN_TILE, WIDEST_TILE, LoopNes
 from inductor_backend.codegen.cpp.ordered import Scanner, combined
 from inductor_backend.codegen.cpp.streaming import streamed_buffers
 from inductor_backend.codegen.cpp.tiling import ALONG, tiling
-from inductor_backend.codegen.index_text import index_text
-from inductor_backend.codegen.writer import CodeWriter
-from inductor_backend.index_expr import Expr, Index, contiguous_strides, simplify
-from inductor_backend.loop_ir.nodes import Program, Store
-from inductor_backend.loop_ir.values import Value, topological
-from inductor_backend.ops import OPS
-from inductor_backend.schedule.fused_body import KernelBody
-from inductor_backend.size_vars import SizeVars
+from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, simplify
+from inductor_backend.ir.nodes import Program, Store
+from inductor_backend.ir.ops import OPS
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.values import Value, topological
+from inductor_backend.schedule.fused_body import KernelBody, Phase
 
 #: Constants up to this size stay in the text; larger ones become arguments.
 LITERAL = 8
@@ -57,6 +57,10 @@ class ElementWriter:
         self.widest = WIDEST_TILE if once else COLUMN_TILE
 
     # loops and sizes -----------------------------------------------------------------------------
+
+    def streams(self, phase: Phase) -> list[Store]:
+        """The phase's stores that leave through a block."""
+        return [store for store in phase.stores if store.buffers[0] in self.streamed]
 
     def _split(self) -> tuple[list[int], list[int]]:
         """(loops shared among threads, loops inside), as loop numbers. A pointwise kernel's last loop is

@@ -12,10 +12,8 @@ from typing import Any
 
 import torch
 
-from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import Expr
-from inductor_backend.loop_ir.values import Value
-from inductor_backend.schedule.memory_plan import ALIGNMENT
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.values import Value
 
 #: What a value is called in registers, and in memory.
 C_TYPES = {
@@ -156,68 +154,3 @@ DIVISIONS = frozenset({"trunc_div", "floor_div", "fmod", "mod"})
 def may_fail(value: Value) -> bool:
     """Whether computing a value may report an error (``tc_fail``)."""
     return value.name == "check_index" or (value.name in DIVISIONS and not value.dtype.is_floating_point)
-
-
-_CONVERSIONS = {
-    ("ToFloat", "cpp"): "(double)", ("ToFloat", "python"): "float", ("TruncToInt", "cpp"): "(int64_t)",
-    ("TruncToInt", "python"): "int",
-}  # fmt: skip
-_SYMPY_INFIX = {"Add": " + ", "Mul": " * "}
-
-
-def _quotient(numerator: Any, denominator: Any, language: str) -> str:
-    """A division rounded down."""
-    a, b = size_expression(numerator, language), size_expression(denominator, language)
-    if language != "cpp":
-        return f"(({a}) // {b})"
-    import sympy
-
-    if sympy.sympify(numerator).is_nonnegative is True:
-        return f"(({a}) / {b})"
-    return f"(({a}) / {b} - ((({a}) % {b} != 0) & ((({a}) < 0) != ({b} < 0))))"
-
-
-def size_expression(expr: Expr, language: str = "cpp") -> str:
-    """A symbolic size as an int expression over its symbols, in C++ or Python.
-
-    Raises BackendError for a function that it does not know.
-    """
-    if isinstance(expr, int):
-        return str(expr)
-    if expr.is_Integer:
-        return str(int(expr))
-    if expr.is_Symbol:
-        return str(expr)
-    name = type(expr).__name__
-    if name == "floor" or (
-        expr.is_Mul and any(a.is_Rational and not a.is_Integer for a in expr.args)
-    ):
-        import sympy
-
-        numerator, denominator = sympy.fraction(sympy.together(expr.args[0] if name == "floor" else expr))
-        return _quotient(numerator, denominator, language)
-    if expr.is_Float:
-        return repr(float(expr))
-    args = [size_expression(a, language) for a in expr.args]
-    if name in ("ToFloat", "TruncToInt"):
-        return f"{_CONVERSIONS[name, language]}({args[0]})"
-    if name in _SYMPY_INFIX:
-        return "(" + _SYMPY_INFIX[name].join(args) + ")"
-    if expr.is_Pow and expr.exp.is_Integer and int(expr.exp) > 0:
-        return "(" + " * ".join([args[0]] * int(expr.exp)) + ")"
-    if name in ("FloorDiv", "CleanDiv", "IntTrueDiv"):
-        return _quotient(expr.args[0], expr.args[1], language)
-    if name == "AlignUp":
-        division = "/" if language == "cpp" else "//"
-        return f"(({args[0]} + {ALIGNMENT - 1}) {division} {ALIGNMENT} * {ALIGNMENT})"
-    if name in ("Mod", "PythonMod"):
-        if language == "cpp" and expr.args[0].is_nonnegative is not True:
-            return f"(({args[0]} % {args[1]} + {args[1]}) % {args[1]})"  # with the divisor's sign, as Python has it
-        return f"({args[0]} % {args[1]})"
-    if name in ("Max", "Min"):
-        call = name.lower() if language != "cpp" else "tc_least" if name == "Min" else "tc_greatest"
-        text = args[0]
-        for other in args[1:]:
-            text = f"{call}({text}, {other})"
-        return text
-    raise unsupported("codegen", f"size expression {expr} ({name}) has no {language} text")

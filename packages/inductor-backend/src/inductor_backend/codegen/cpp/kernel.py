@@ -8,17 +8,16 @@ shared among threads when there is enough work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.column_writer import ColumnWriter
 from inductor_backend.codegen.cpp.expressions import C_TYPES, may_fail, memory_type
 from inductor_backend.codegen.cpp.loops import walk
 from inductor_backend.codegen.cpp.row_writer import loop_values
 from inductor_backend.codegen.cpp.tiling import ACROSS, ALONG, Tiling
-from inductor_backend.codegen.writer import CodeWriter
-from inductor_backend.index_expr import Expr, product
-from inductor_backend.loop_ir.values import Value, topological
+from inductor_backend.ir.index_expr import product
+from inductor_backend.ir.kernel_text import KernelText
+from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import Phase
 
 #: Work (rough scalar instructions) from which a parallel region pays.
@@ -29,20 +28,6 @@ PARALLEL_WORK = 120_000
 VECTOR_WORK = 480_000
 
 NAME = "@NAME@"
-
-
-@dataclass(frozen=True, slots=True)
-class KernelText:
-    """text: the functions, with `@NAME@` for the name. pointers: storages, in argument order. sizes: the
-    int64 arguments that follow. label: for the name. written: places of those pointers that it writes to. fails: whether
-    it may report an error."""
-
-    text: str
-    pointers: tuple[str, ...]
-    sizes: tuple[Expr, ...]
-    label: str
-    written: tuple[int, ...] = ()
-    fails: bool = False
 
 
 class KernelWriter(ColumnWriter):

@@ -1,4 +1,4 @@
-// The bridge from Python to a kernel, linked into every library: see runtime/launch.py.
+// The bridge from Python to a kernel, linked into every library: see runtime/cpp/launch.py.
 //
 // Against functions that CPython exports, declared here, so that no Python headers are needed. Nothing but exported
 // functions and the stable PyMethodDef is used.

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inductor_backend.index_expr import Expr, Index, Indirect, Var, product, simplify, variable
-from inductor_backend.loop_ir.nodes import LoopNode, Program
-from inductor_backend.loop_ir.values import topological
+from inductor_backend.ir.index_expr import Expr, Index, Indirect, Var, product, simplify, variable
+from inductor_backend.ir.nodes import LoopNode, Program
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.values import topological
 from inductor_backend.schedule.fused_body import KernelBody
-from inductor_backend.schedule.legal import Domain
-from inductor_backend.size_vars import SizeVars
+from inductor_backend.schedule.legality import Domain
 
 #: Rows that a column kernel reduces side by side: at least, and at most where it reads them once. Of a wide tile each
 #: step reads up to a page, so that memory is read in long stretches.

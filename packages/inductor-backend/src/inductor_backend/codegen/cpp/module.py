@@ -11,12 +11,14 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from inductor_backend.codegen.common.writer import CodeWriter, plain
 from inductor_backend.codegen.cpp import vectors
-from inductor_backend.codegen.cpp.expressions import memory_type, size_expression
-from inductor_backend.codegen.cpp.kernel import NAME, KernelText
-from inductor_backend.codegen.writer import CodeWriter, plain
-from inductor_backend.index_expr import Expr
-from inductor_backend.loop_ir.nodes import Program
+from inductor_backend.codegen.cpp.expressions import memory_type
+from inductor_backend.codegen.cpp.kernel import NAME
+from inductor_backend.ir.index_expr import Expr
+from inductor_backend.ir.kernel_text import KernelText
+from inductor_backend.ir.nodes import Program
+from inductor_backend.ir.size_text import size_expression
 
 PREAMBLE = """#include "prelude.h"
 extern "C" int omp_get_max_threads(void);

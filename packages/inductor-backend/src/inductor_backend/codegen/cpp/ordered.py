@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from inductor_backend.codegen.cpp.expressions import C_TYPES, TO_MEMORY
-from inductor_backend.ops import compute_dtype
+from inductor_backend.ir.ops import compute_dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from inductor_backend.codegen.cpp.element_writer import ElementWriter
 from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
 from inductor_backend.codegen.cpp.ordered import SCANNERS, Scanner
 from inductor_backend.codegen.cpp.reducers import BLOCK, REDUCERS, Reducer
-from inductor_backend.index_expr import product
-from inductor_backend.loop_ir.nodes import Store
-from inductor_backend.loop_ir.values import Value, topological
+from inductor_backend.ir.index_expr import product
+from inductor_backend.ir.nodes import Store
+from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import Phase
 
 #: Elements from which one row is shared among threads, and the number of parts it is cut into.
@@ -184,10 +184,6 @@ class RowWriter(ElementWriter):
             block = self.streamed[name]
             self.out.line(f"tc_stream({place}, {block}, {length} * (int64_t)sizeof({block}[0]));")
         self.variables[loop] = variable
-
-    def streams(self, phase: Phase) -> list[Store]:
-        """The phase's stores that leave through a block."""
-        return [store for store in phase.stores if store.buffers[0] in self.streamed]
 
     def _scanners(self, phase: Phase, declaration: str) -> list[tuple[Store, Scanner]]:
         """What the phase's scans carry along a row, declared."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import Counter
 
 from inductor_backend.codegen.cpp.loops import LoopNest, walk
-from inductor_backend.index_expr import Var, product
-from inductor_backend.loop_ir.nodes import Program, Store
-from inductor_backend.loop_ir.values import topological
+from inductor_backend.ir.index_expr import Var, product
+from inductor_backend.ir.nodes import Program, Store
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.values import topological
 from inductor_backend.schedule.fused_body import KernelBody
-from inductor_backend.size_vars import SizeVars
 
 #: Bytes from which a result is taken to be past the caches when somebody reads it.
 STREAMED = 24 << 20

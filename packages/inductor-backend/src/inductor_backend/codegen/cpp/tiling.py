@@ -11,11 +11,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from inductor_backend.codegen.cpp.loops import LoopNest, walk
-from inductor_backend.index_expr import Index, Var, product
-from inductor_backend.loop_ir.nodes import Program
-from inductor_backend.loop_ir.values import Value, topological
+from inductor_backend.ir.index_expr import Index, Var, product
+from inductor_backend.ir.nodes import Program
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody
-from inductor_backend.size_vars import SizeVars
 
 #: Rows of a tile (a cache line of floats), and elements of the innermost loop.
 ACROSS = 16

@@ -16,15 +16,15 @@ import torch
 from inductor_backend.codegen.cpp.expressions import CPP_OPS, memory_type
 from inductor_backend.codegen.cpp.loops import walk
 from inductor_backend.codegen.cpp.reducers import BLOCK, Reducer
-from inductor_backend.index_expr import Index, Var
-from inductor_backend.loop_ir.nodes import Store
-from inductor_backend.loop_ir.values import Value
-from inductor_backend.ops import OPS
-from inductor_backend.runtime.toolchain import find_compiler
+from inductor_backend.ir.index_expr import Index, Var
+from inductor_backend.ir.nodes import Store
+from inductor_backend.ir.ops import OPS
+from inductor_backend.ir.values import Value
+from inductor_backend.runtime.cpp.toolchain import find_compiler
 from inductor_backend.schedule.fused_body import Phase
 
 if TYPE_CHECKING:
-    from inductor_backend.codegen.cpp.row_writer import RowWriter
+    from inductor_backend.codegen.cpp.element_writer import ElementWriter
 
 #: Elements of a vector. Shorter rows keep the plain loop.
 LANES = 16
@@ -66,7 +66,7 @@ def turns(load: Value) -> bool:
 
 
 def fits(
-    writer: RowWriter,
+    writer: ElementWriter,
     phase: Phase,
     values: Sequence[Value],
     reducers: Sequence[tuple[Store, Reducer]],
@@ -86,7 +86,7 @@ def fits(
     return all(_reduction_fits(writer, store) for store, _ in reducers)
 
 
-def _value_fits(writer: RowWriter, value: Value, loop: int) -> bool:
+def _value_fits(writer: ElementWriter, value: Value, loop: int) -> bool:
     if value.name == "load":
         return _load_fits(writer, value, loop)
     if value.name == "cast":
@@ -99,7 +99,7 @@ def _value_fits(writer: RowWriter, value: Value, loop: int) -> bool:
     return value.name in (TRUTH_OPS if of_truths else FLOAT_OPS)
 
 
-def _load_fits(writer: RowWriter, value: Value, loop: int) -> bool:
+def _load_fits(writer: ElementWriter, value: Value, loop: int) -> bool:
     buffer, index, dtype = value.attr
     if buffer in writer.body.row_buffers:
         return writer.body.row_buffers[buffer] == torch.float32
@@ -109,7 +109,7 @@ def _load_fits(writer: RowWriter, value: Value, loop: int) -> bool:
     return staged or (not writer.may_be_empty(index) and _is_contiguous(writer, buffer, index, loop))
 
 
-def _store_fits(writer: RowWriter, store: Store, loop: int) -> bool:
+def _store_fits(writer: ElementWriter, store: Store, loop: int) -> bool:
     (name,) = store.buffers
     if not store.plain or store.value.dtype != torch.float32:
         return False
@@ -120,13 +120,13 @@ def _store_fits(writer: RowWriter, store: Store, loop: int) -> bool:
     return kind in MEMORY and not empty and _is_contiguous(writer, name, store.index, loop)
 
 
-def _reduction_fits(writer: RowWriter, store: Store) -> bool:
+def _reduction_fits(writer: ElementWriter, store: Store) -> bool:
     floats = store.value.dtype == torch.float32
     floats &= all(writer.body.registers[name] == torch.float32 for name in store.buffers)
     return floats and store.reduce in ("sum", "max", "min", "welford")
 
 
-def _is_contiguous(writer: RowWriter, buffer: str, index: Sequence[Index], loop: int) -> bool:
+def _is_contiguous(writer: ElementWriter, buffer: str, index: Sequence[Index], loop: int) -> bool:
     """One place after the other along the loop."""
     flat = walk(writer.program.buffers[buffer].layout.flat(index), writer.nest)
     coefficient = flat.coefficient(loop)
@@ -136,7 +136,7 @@ def _is_contiguous(writer: RowWriter, buffer: str, index: Sequence[Index], loop:
     return not any(_depends(writer, other, loop) for other in others)
 
 
-def _depends(writer: RowWriter, index: Index, loop: int) -> bool:
+def _depends(writer: ElementWriter, index: Index, loop: int) -> bool:
     """Whether an index, of which divisions are over loops and loaded values over variables, changes along the loop."""
     return loop in index.variables() or any(
         loop in {writer.nest.place[p] for p in value.variables} for value in index.indirect_values()
@@ -147,7 +147,7 @@ def _depends(writer: RowWriter, index: Index, loop: int) -> bool:
 
 
 def write(
-    writer: RowWriter,
+    writer: ElementWriter,
     phase: Phase,
     values: Sequence[Value],
     reducers: Sequence[tuple[Store, Reducer]],
@@ -198,7 +198,7 @@ def write(
         out.line(f"if (!past_{block}) tc_stream(to_{block}, {block}, {size});")
 
 
-def _emit(writer: RowWriter, inside: Sequence[Value], names: dict[Value, str]) -> set[Value]:
+def _emit(writer: ElementWriter, inside: Sequence[Value], names: dict[Value, str]) -> set[Value]:
     """Statements for the values of a step; those that are vectors afterwards."""
     vectors: set[Value] = set()
     for value in inside:
@@ -210,7 +210,7 @@ def _emit(writer: RowWriter, inside: Sequence[Value], names: dict[Value, str]) -
     return vectors
 
 
-def _places(writer: RowWriter, inside: Sequence[Value]) -> list[str]:
+def _places(writer: ElementWriter, inside: Sequence[Value]) -> list[str]:
     """What a step reads that comes from far memory (not what each row reads again), at addresses known before it."""
     staged = writer.tiling.staged if writer.tiling is not None else {}
     loops = set(writer.rows or writer.inner)
@@ -229,7 +229,7 @@ def _operand(value: Value, names: dict[Value, str], vectors: set[Value]) -> str:
     return names[value] if value in vectors else f"tc_splat({names[value]})"
 
 
-def _text(writer: RowWriter, value: Value, names: dict[Value, str], vectors: set[Value]) -> str:
+def _text(writer: ElementWriter, value: Value, names: dict[Value, str], vectors: set[Value]) -> str:
     if value.name == "load":
         return f"tc_take(lanes, &{writer.place_text(value, names)})"
     operands = [_operand(arg, names, vectors) for arg in value.args]
@@ -243,7 +243,7 @@ def _text(writer: RowWriter, value: Value, names: dict[Value, str], vectors: set
 
 
 def _put(
-    writer: RowWriter, store: Store, text: str, names: dict[Value, str], variable: str, start: str
+    writer: ElementWriter, store: Store, text: str, names: dict[Value, str], variable: str, start: str
 ) -> None:
     (name,) = store.buffers
     if name in writer.body.row_buffers:
@@ -257,7 +257,7 @@ def _put(
         writer.out.line(f"tc_put(lanes, &{place}, {text});")
 
 
-def _open_stream(writer: RowWriter, store: Store, loop: int, start: str) -> None:
+def _open_stream(writer: ElementWriter, store: Store, loop: int, start: str) -> None:
     """Where the block's results go: to their place, if whole lines lie there, else to a block that is copied."""
     (name,) = store.buffers
     kind, block = memory_type(writer.program.buffers[name].dtype), writer.streamed[name]
@@ -278,7 +278,7 @@ def _number(reducer: Reducer) -> str:
     return reducer.state[0][1].rsplit("_", 1)[0]
 
 
-def _open(writer: RowWriter, store: Store, reducer: Reducer, unrolled: int) -> None:
+def _open(writer: ElementWriter, store: Store, reducer: Reducer, unrolled: int) -> None:
     n, out = _number(reducer), writer.out
     if store.reduce in ("max", "min"):
         edge = "-TC_INF_F" if store.reduce == "max" else "TC_INF_F"
@@ -290,7 +290,7 @@ def _open(writer: RowWriter, store: Store, reducer: Reducer, unrolled: int) -> N
         out.line(f"alignas(64) float {n}_block[{BLOCK}];")
 
 
-def _step(writer: RowWriter, store: Store, reducer: Reducer, text: str, variable: str, start: str) -> None:
+def _step(writer: ElementWriter, store: Store, reducer: Reducer, text: str, variable: str, start: str) -> None:
     n, out = _number(reducer), writer.out
     if store.reduce in ("max", "min"):
         edge, better = ("-TC_INF_F", "tc_greater") if store.reduce == "max" else ("TC_INF_F", "tc_lesser")
@@ -302,7 +302,7 @@ def _step(writer: RowWriter, store: Store, reducer: Reducer, text: str, variable
     out.line(f"{n}_parts[u] += tc_keep(lanes, {text}, 0.0f);")
 
 
-def _close(writer: RowWriter, store: Store, reducer: Reducer, length: str) -> None:
+def _close(writer: ElementWriter, store: Store, reducer: Reducer, length: str) -> None:
     n, out = _number(reducer), writer.out
     join = {"max": "tc_greatest", "min": "tc_least"}.get(store.reduce or "", "tc_total")
     out.line(f"const float {n}_part = {join}({n}_parts);")

@@ -11,13 +11,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
+from inductor_backend.codegen.common.index_text import index_text
+from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp.loops import LoopNest, loop_nest, walk
-from inductor_backend.codegen.index_text import index_text
 from inductor_backend.codegen.triton.expressions import pointer_type
 from inductor_backend.codegen.triton.tiling import FLAT, Axis, Tile, choose_tile
-from inductor_backend.codegen.writer import CodeWriter
-from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import (
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import (
     Expr,
     FloorDiv,
     Index,
@@ -29,10 +29,10 @@ from inductor_backend.index_expr import (
     simplify,
     variables,
 )
-from inductor_backend.loop_ir.nodes import Program
-from inductor_backend.loop_ir.values import Value
+from inductor_backend.ir.nodes import Program
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.values import Value
 from inductor_backend.schedule.fused_body import KernelBody
-from inductor_backend.size_vars import SizeVars
 
 #: Offsets beyond this need 64 bits.
 NARROW = 2**31 - 2**16

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from inductor_backend.errors import unsupported
-from inductor_backend.loop_ir.values import Value
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.values import Value
 
 #: What a value is called in registers.
 TL_TYPES = {

@@ -11,23 +11,23 @@ from dataclasses import dataclass
 
 import torch
 
+from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.addressing import Addressing
 from inductor_backend.codegen.triton.expressions import TRITON_OPS, constant_text
-from inductor_backend.codegen.triton.matrices import BULK, Matrix
 from inductor_backend.codegen.triton.reducers import REDUCERS, Reducer
 from inductor_backend.codegen.triton.scanners import SCANNERS, Scanner
+from inductor_backend.codegen.triton.tensor_descriptors import BULK, Matrix
 from inductor_backend.codegen.triton.tiling import Axis, Tile
-from inductor_backend.codegen.writer import CodeWriter
-from inductor_backend.errors import unsupported
-from inductor_backend.index_expr import (
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import (
     Expr,
 )
-from inductor_backend.loop_ir.nodes import Program, Store
-from inductor_backend.loop_ir.values import Value, topological
-from inductor_backend.ops import compute_dtype
+from inductor_backend.ir.nodes import Program, Store
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody, Phase
-from inductor_backend.schedule.reuse import overtakes
-from inductor_backend.size_vars import SizeVars
+from inductor_backend.schedule.inplace_reuse import overtakes
 
 NAME = "@NAME@"
 

@@ -10,14 +10,14 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from inductor_backend.codegen.cpp.expressions import size_expression
+from inductor_backend.codegen.common.writer import CodeWriter, plain
 from inductor_backend.codegen.triton.kernel import NAME, TritonKernel
-from inductor_backend.codegen.triton.matrices import Matrix
-from inductor_backend.codegen.writer import CodeWriter, plain
-from inductor_backend.index_expr import Expr, simplify
-from inductor_backend.loop_ir.nodes import Program
-from inductor_backend.runtime.numbers import PITCH
-from inductor_backend.runtime.triton_compile import Kernel
+from inductor_backend.codegen.triton.tensor_descriptors import Matrix
+from inductor_backend.ir.index_expr import Expr, simplify
+from inductor_backend.ir.nodes import Program
+from inductor_backend.ir.size_text import size_expression
+from inductor_backend.runtime.cuda.triton_compile import Kernel
+from inductor_backend.runtime.scalars import PITCH
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class TritonModule:
 
     @staticmethod
     def _matrix(run: TritonRun, matrix: Matrix) -> str:
-        """See `cuda_launch.Launch`."""
+        """See `runtime.cuda.launch.Launch`."""
         sizes = [
             str(size) if isinstance(size, int) else f"slot({run.slot(size_expression(size, 'python'))})"
             for size in matrix.sizes

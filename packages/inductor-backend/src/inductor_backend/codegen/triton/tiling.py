@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from inductor_backend.codegen.cpp.loops import LoopNest, accesses, walk
-from inductor_backend.index_expr import Expr, Index, product
-from inductor_backend.loop_ir.nodes import Program
+from inductor_backend.ir.index_expr import Expr, Index, product
+from inductor_backend.ir.nodes import Program
+from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.split_reductions import LONGEST_HELD_COLUMN
-from inductor_backend.size_vars import SizeVars
 
 #: Rows up to this length are held in registers (16 elements a thread with 16 warps).
 LONGEST_PERSISTENT = 8192

@@ -3,7 +3,7 @@
 In: steps, buffers and the memory plan. Out: the module's text, which runs alone. What always holds: memory comes from
 torch's caching allocator, so it belongs to the stream of the call; what only kernels touch lies in one allocation; what
 an operator reads or returns is a tensor; nothing waits for the device; memory that a result lives in is announced
-(`runtime.placing`), and so is the first after it that is none.
+(`runtime.allocation_hooks`), and so is the first after it that is none.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from inductor_backend.codegen.common.writer import CodeWriter, literal
 from inductor_backend.codegen.triton.module import NUMBERS, TritonModule
 from inductor_backend.codegen.wrapper import Step, Wrapper, size_text, tuple_text
-from inductor_backend.codegen.writer import CodeWriter, literal
-from inductor_backend.externs.table import Choice
-from inductor_backend.loop_ir.nodes import ExternNode, Program
-from inductor_backend.loop_ir.values import Number
+from inductor_backend.ir.nodes import ExternNode, Program
+from inductor_backend.ir.values import Number
+from inductor_backend.kernels.selection import Choice
 from inductor_backend.schedule.memory_plan import MemoryPlan
 from tracer_core.plugin_api import SizeSpec
 
@@ -172,10 +172,10 @@ import torch
 from torch import as_strided
 from torch import empty_strided as empty
 
-from inductor_backend.output_support import example_tensor, expect, report
-from inductor_backend.runtime.cuda_launch import current_stream, launches, slot
-from inductor_backend.runtime.numbers import on_device
-from inductor_backend.runtime.placing import route
-from inductor_backend.runtime.triton_build import load_kernels
-from inductor_backend.runtime.triton_compile import Kernel
+from inductor_backend.runtime.generated_support import example_tensor, expect, report
+from inductor_backend.runtime.cuda.launch import current_stream, launches, slot
+from inductor_backend.runtime.scalars import on_device
+from inductor_backend.runtime.allocation_hooks import route
+from inductor_backend.runtime.cuda.build import load_kernels
+from inductor_backend.runtime.cuda.triton_compile import Kernel
 """

@@ -1,0 +1,115 @@
+"""Storing a compiled graph and running it in another process.
+
+In: a runner made by this backend, or stored bytes. Out: JSON text as bytes (module text, the library's
+binary in base64, constants), or a runner that needs no compiler. What always holds: nothing is unpickled;
+a library built for another processor, or damaged, raises BackendError.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from typing import Any
+
+import torch
+
+from inductor_backend.kernels import native
+from inductor_backend.pipeline import Artifact, load_module
+from inductor_backend.runtime.cpp.build import load_binary
+from inductor_backend.runtime.cuda.graphs import recorded
+from tracer_core.plugin_api import BackendError, CompileSpec, Runner
+
+FORMAT = 4
+
+
+def _tensor_to_json(tensor: torch.Tensor) -> dict[str, Any]:
+    dense = tensor.contiguous()
+    data = bytes(dense.flatten().view(torch.uint8).numpy()) if dense.numel() else b""
+    return {
+        "dtype": str(tensor.dtype)[6:],
+        "shape": list(tensor.shape),
+        "stride": list(tensor.stride()),
+        "data": base64.b64encode(data).decode("ascii"),
+    }
+
+
+def _tensor_from_json(stored: dict[str, Any]) -> torch.Tensor:
+    dtype = getattr(torch, stored["dtype"])
+    result = torch.empty_strided(stored["shape"], stored["stride"], dtype=dtype)
+    data = bytearray(base64.b64decode(stored["data"]))
+    if data:
+        result.copy_(torch.frombuffer(data, dtype=dtype).view(stored["shape"]))
+    return result
+
+
+def serialize(runner: Runner) -> bytes:
+    """The runner as JSON. Raises BackendError for a runner that this backend did not make, or that has several forms."""
+    artifact = getattr(runner, "artifact", None)
+    if not isinstance(artifact, Artifact):
+        several = "or has kernels for each setting of TF32 and of deterministic algorithms, which are not stored"
+        raise BackendError("inductor", "serialize", f"{runner!r} was not made by this backend, {several}")
+    library = artifact.library
+    stored = {
+        "format": FORMAT,
+        "text": artifact.text,
+        "gpu": _gpu_of(artifact.text),
+        "recorded_as": getattr(runner, "recorded_as", None),
+        "library": None if library is None else base64.b64encode(library.read_binary()).decode("ascii"),
+        "native": _native_binaries(artifact.text),
+        "constants": {name: _tensor_to_json(value) for name, value in artifact.constants.items()},
+        "kernels": artifact.kernels,
+        "different_kernels": artifact.different_kernels,
+        "externs": list(artifact.externs),
+        "fallbacks": list(artifact.fallbacks),
+    }
+    return json.dumps(stored).encode("utf-8")
+
+
+def _gpu_of(text: str) -> str | None:
+    """The device that the kernels of a module were chosen for; None for the CPU's."""
+    found = re.search(r"^device = torch\.device\('(cuda[:0-9]*)'\)", text, re.MULTILINE)
+    return torch.cuda.get_device_name(found[1]) if found else None
+
+
+def _native_binaries(text: str) -> dict[str, str]:
+    """The families of our own kernels that a module calls, in base64."""
+    families = dict.fromkeys(native.FAMILY_OF[name] for name in re.findall(r"native\.function\('(\w+)'\)", text))
+    return {
+        family: base64.b64encode(native.library(family).read_binary()).decode("ascii") for family in families
+    }
+
+
+def deserialize(data: bytes, spec: CompileSpec) -> Runner:
+    """The runner of stored bytes. Raises BackendError where they are of another format or damaged."""
+    try:
+        stored = json.loads(data)
+    except ValueError as error:
+        raise BackendError("inductor", "deserialize", f"the stored entry is damaged: {error}") from error
+    if stored.get("format") != FORMAT:
+        raise BackendError(
+            "inductor", "deserialize", f"format {stored.get('format')}, this version reads {FORMAT}"
+        )
+    gpu = _gpu_of(stored["text"]) if stored["gpu"] is not None and torch.cuda.is_available() else None
+    if stored["gpu"] != gpu:
+        raise BackendError(
+            "inductor", "deserialize", f"it was stored for {stored['gpu']}, and here is {gpu or 'no CUDA device'}; store it again"
+        )
+    library = None
+    if stored["library"] is not None:
+        library = load_binary(base64.b64decode(stored["library"]), name=spec.name)
+    native.restore({family: base64.b64decode(data) for family, data in stored["native"].items()})
+    constants = {name: _tensor_from_json(value) for name, value in stored["constants"].items()}
+    runner = load_module(stored["text"], library, constants, spec.name)
+    runner.artifact = Artifact(  # type: ignore[attr-defined]
+        stored["text"],
+        (),
+        library,
+        stored["kernels"],
+        stored["different_kernels"],
+        tuple(stored["externs"]),
+        tuple(stored["fallbacks"]),
+        {},
+        constants,
+    )
+    return runner if stored["recorded_as"] is None else recorded(runner, stored["recorded_as"], spec)

@@ -1,0 +1,133 @@
+"""The kernels that max-autotune tries for a product: blocks, and ways to walk and to load them.
+
+In: the sizes of a product, what its factors allow, and the device. Out: `Blocks`, few enough to be built and measured in
+seconds. What always holds: any of them gives a correct kernel; they are chosen by a rough model of the time alone, and
+measured before one is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+
+from inductor_backend.codegen.triton.matmul import Blocks
+from inductor_backend.codegen.triton.tiling import PROCESSORS
+
+#: rows, columns, terms, warps, stages
+Shape = tuple[int, int, int, int, int]
+
+#: Blocks by the width of an element.
+BLOCKS: dict[int, tuple[Shape, ...]] = {
+    2: (
+        (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 4), (64, 128, 64, 4, 4),
+        (128, 64, 64, 4, 4), (64, 64, 64, 4, 5), (64, 32, 64, 4, 5), (32, 64, 128, 4, 4), (16, 64, 128, 4, 4),
+    ),
+    4: (
+        (128, 256, 32, 8, 3), (256, 128, 32, 8, 3), (128, 128, 32, 8, 3), (128, 128, 32, 4, 4), (64, 128, 32, 4, 4),
+        (128, 64, 32, 4, 4), (64, 64, 32, 4, 5), (64, 32, 64, 4, 4), (32, 64, 64, 4, 4), (16, 64, 64, 4, 4),
+    ),
+}  # fmt: skip
+
+#: Blocks for bulk copies: a copy is one instruction, so more stages pay.
+BULK_BLOCKS: dict[int, tuple[Shape, ...]] = {
+    2: (
+        (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4),
+        (64, 256, 64, 4, 4), (64, 128, 64, 4, 5), (128, 64, 64, 4, 5), (64, 64, 64, 4, 6),
+    ),
+    4: (
+        (128, 256, 32, 8, 4), (256, 128, 32, 8, 4), (128, 128, 32, 8, 5), (128, 128, 32, 4, 5), (64, 256, 32, 4, 4),
+        (64, 128, 32, 4, 6), (128, 64, 32, 4, 6), (64, 64, 32, 4, 6),
+    ),
+}  # fmt: skip
+
+#: How many are tried at most: with plain loads, with bulk copies.
+MOST, MOST_BULK = 6, 4
+
+#: Elements of a block, at least -> how well it uses the tensor cores, from the largest.
+RATES = ((2**15, 1.0), (2**14, 0.9), (2**13, 0.75), (2**12, 0.55), (0, 0.3))
+
+#: Bytes of shared memory that a program may have (sm_90; what a smaller device refuses is left out there).
+SHARED = 227 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """capability: 80, 90, ... processors: streaming multiprocessors."""
+
+    capability: int
+    processors: int
+
+    @property
+    def bulk(self) -> bool:
+        """Its bulk copies are those that kernels here are written for."""
+        return 90 <= self.capability < 100
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A product of the captured sizes. width: bytes of an element. bulk: factors that bulk copies can bring in."""
+
+    rows: int
+    columns: int
+    terms: int
+    batches: int
+    width: int
+    bulk: int
+
+
+@cache
+def device_of(device: torch.device) -> Device:
+    """A GPU that is not there (tests) counts as an H100."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return Device(90, PROCESSORS)
+    facts = torch.cuda.get_device_properties(device)
+    return Device(facts.major * 10 + facts.minor, facts.multi_processor_count)
+
+
+def candidates(work: Work, device: Device) -> list[Blocks]:
+    """What is to be measured, the plainest first."""
+    plain = _best(BLOCKS[work.width], work, device, MOST)
+    found = [Blocks(*shape) for shape in plain]
+    if work.bulk and device.bulk:
+        bulk = [
+            Blocks(*shape, bulk=True) for shape in _best(BULK_BLOCKS[work.width], work, device, MOST_BULK)
+        ]
+        found += bulk
+        found += [walking for blocks in bulk[:3] for walking in _walking(blocks, work, device)]
+    elif device.capability >= 80:
+        found += [walking for shape in plain[:2] for walking in _walking(Blocks(*shape), work, device)]
+    return found
+
+
+def _walking(blocks: Blocks, work: Work, device: Device) -> Iterator[Blocks]:
+    """Programs that do several blocks each, where there are more blocks than programs."""
+    if _blocks(blocks.rows, blocks.columns, work) > device.processors:
+        yield replace(blocks, programs=device.processors)
+
+
+def _best(shapes: Sequence[Shape], work: Work, device: Device, most: int) -> list[Shape]:
+    """Blocks that fit, by what they are expected to take; in the order of the table."""
+    fitting = [
+        shape
+        for shape in shapes
+        if shape[0] <= max(2 * work.rows, 32)
+        and shape[1] <= max(2 * work.columns, 32)
+        and shape[4] * (shape[0] + shape[1]) * shape[2] * work.width <= SHARED
+    ]
+    kept = sorted(fitting, key=lambda shape: _expected(shape, work, device))[:most]
+    return [shape for shape in fitting if shape in kept]
+
+
+def _blocks(rows: int, columns: int, work: Work) -> int:
+    return -(-work.rows // rows) * -(-work.columns // columns) * work.batches
+
+
+def _expected(shape: Shape, work: Work, device: Device) -> float:
+    """Time in arbitrary units: rounds of blocks, of which small ones use the tensor cores less well."""
+    rows, columns = shape[:2]
+    area = rows * columns
+    rate = next(rate for least, rate in RATES if area >= least)
+    return -(-_blocks(rows, columns, work) // device.processors) * area / rate

@@ -1,0 +1,220 @@
+"""max-autotune on CUDA devices: which products are kernels of ours, and with which blocks.
+
+In: a `Compilation` whose program is inlined. Out: its program, with chosen products as loops, and `blocks`; tiles of its
+other kernels (`tiles_of`). What always holds: a product is ours only where, on this device and at the captured sizes, its
+kernel took less time than the operator and a kernel for what is fused with it; float32 products are ours only where torch
+allows TF32, and a graph with such products is compiled again where that changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from inductor_backend.autotune.choices import Choice, Kernels, build_all, choose, layout_hint
+from inductor_backend.autotune.configs import Work, candidates, device_of
+from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
+from inductor_backend.codegen.triton.matmul import Blocks, ProductKernelWriter
+from inductor_backend.codegen.triton.tiling import Tile, variants
+from inductor_backend.ir.nodes import ExternNode, LoopNode, Program, Strided
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.runtime.cuda import tf32
+from inductor_backend.runtime.cuda.graphs import launches_of
+from inductor_backend.schedule.fused_body import KernelBody, kernel_body
+from inductor_backend.schedule.fusion import Fusion, Group, readers_outside
+from inductor_backend.schedule.inline import inline
+from inductor_backend.schedule.legality import Domain
+from inductor_backend.schedule.matmul_loops import products_as_loops
+from inductor_backend.torch_private import tf32_allowed
+from tracer_core.plugin_api import BackendError, logger
+
+if TYPE_CHECKING:
+    from inductor_backend.compilation import Compilation
+
+#: Modes in which kernels are chosen by measurement.
+TUNED_MODES = frozenset({"max-autotune", "max-autotune-no-cudagraphs"})
+
+#: Kernels that move fewer bytes keep the tile that the access pattern suggests.
+LEAST_BYTES = 4 * 2**20
+
+
+def tuned(c: Compilation) -> bool:
+    return c.spec.mode in TUNED_MODES
+
+
+def choose_products(c: Compilation) -> None:
+    """Rewrites the products that are to be kernels of ours."""
+    if not tuned(c) or not c.options.fuse:
+        return
+    calls = {node.name: node for node in c.program.nodes if isinstance(node, ExternNode)}
+    possible = [name for name, node in calls.items() if _allowed(c, node)]
+    trial, names = products_as_loops(c.program, c.sizes, possible)
+    if not names:
+        return
+    inline(trial)
+    plan = Fusion(trial, c.sizes).run()
+    choices = []
+    for group, needed in readers_outside(trial, plan.groups):
+        if group.loops and group.loops[0].product:
+            call = calls[group.loops[0].name]
+            try:
+                choices.append((call, *_possible(c, trial, group, needed, call)))
+            except BackendError as error:  # a factor that is the same in all rows, a few pixels, say
+                logger().debug("%s stays an operator: %s", call.name, error)
+    build_all(c, [choice for _, _, choice in choices])
+    for call, tried, choice in choices:
+        blocks = tried.get(choose(c, choice))
+        if blocks is not None:
+            c.blocks[call.name] = blocks
+    c.program, _ = products_as_loops(c.program, c.sizes, tuple(c.blocks))
+    if c.blocks:
+        inline(c.program)
+
+
+def _allowed(c: Compilation, node: ExternNode) -> bool:
+    """A convolution of float32 may be a product in TF32 where cuDNN's kernel for it rounds too."""
+    dtypes = {c.program.buffers[one.buffer].dtype for one in node.tensors()}
+    if torch.float32 not in dtypes:
+        return True
+    if node.target is not torch.ops.aten.convolution.default:
+        return tf32_allowed(convolution=False)
+    return tf32_allowed(convolution=True) and (
+        c.target.interpreted or tf32.rounds(_call(c, node), c.target.device)
+    )
+
+
+def _call(c: Compilation, node: ExternNode) -> tuple[Any, ...]:
+    """The operator and its arguments, meta tensors in place of tensors."""
+    return node.target, *(
+        torch.empty_strided(*layout_hint(c, arg.layout), device="meta") if isinstance(arg, Strided) else arg for arg in node.args
+    )
+
+
+def product_kernel(program: Program, body: KernelBody, sizes: SizeVars, blocks: Blocks) -> TritonKernel:
+    return ProductKernelWriter(program, body, sizes, blocks, operand_type(program, body)).write()
+
+
+def operand_type(program: Program, body: KernelBody) -> torch.dtype:
+    """What the operator multiplies in."""
+    (store,) = (store for phase in body.phases for store in phase.reductions)
+    return program.operands[store.buffers[0]]
+
+
+def _possible(
+    c: Compilation, trial: Program, group: Group, needed: Callable[[str], bool], call: ExternNode
+) -> tuple[dict[str, Blocks], Choice]:
+    """The blocks to try, by name, and the choice between their kernels and the operator."""
+    assert group.domain is not None
+    body = kernel_body(trial, group.domain, group.loops, needed, c.sizes, rows=False, in_registers=True)
+    tried = {str(blocks): blocks for blocks in _candidates(c, trial, body)}
+    if not tried:
+        raise BackendError("inductor", "products", "it is smaller than any block")
+    kernels = Kernels(
+        {name: partial(product_kernel, trial, body, c.sizes, blocks) for name, blocks in tried.items()}
+    )
+    kernels.first()  # raises where a product is none that our kernels compute
+    return tried, Choice(trial, kernels, (call, _rest(c, trial, group, needed)))
+
+
+def _candidates(c: Compilation, trial: Program, body: KernelBody) -> list[Blocks]:
+    operands = operand_type(trial, body)
+    writer = ProductKernelWriter(trial, body, c.sizes, Blocks(64, 64, 64, 4, 3), operands)
+    rows, columns = writer.tile.axes
+    work = Work(
+        c.sizes.hint(rows.numel),
+        c.sizes.hint(columns.numel),
+        c.sizes.hint(writer.left_tile.axes[1].numel),
+        math.prod(c.sizes.hint(writer.nest.sizes[loop]) for loop in writer.batch),
+        operands.itemsize,
+        writer.bulk_factors(),
+    )
+    return candidates(work, device_of(c.target.device))
+
+
+def _rest(c: Compilation, trial: Program, group: Group, needed: Callable[[str], bool]) -> TritonKernel | None:
+    """The kernel that the operator would need beside it: for what is fused with the product, but a bias alone."""
+    product, *others = group.loops
+    if all(node.name == f"{product.name}_bias" for node in others) or group.domain is None:
+        return None
+    outer = group.domain.outer
+    nodes = [replace(node, sizes=outer, reduced=(False,) * len(outer)) for node in others]
+    (name,) = product.stores[0].buffers
+    buffers = dict(trial.buffers)
+    buffers[name] = replace(buffers[name], dtype=trial.operands[name])
+    program = replace(trial, buffers=buffers)
+    domain = Domain(outer, (False,) * len(outer))
+    body = kernel_body(program, domain, nodes, needed, c.sizes, rows=False, in_registers=True)
+    return TritonKernelWriter(program, body, c.sizes).write()
+
+
+def tiles_of(c: Compilation, bodies: Sequence[KernelBody | None]) -> list[Tile | None]:
+    """The measured tile of each kernel; None: the one that the access pattern suggests."""
+    if not tuned(c):
+        return [None] * len(bodies)
+    possible = [None if body is None else _tiles(c, body) for body in bodies]
+    build_all(c, [found[1] for found in possible if found is not None])
+    return [None if found is None else found[0].get(choose(c, found[1])) for found in possible]
+
+
+def _tiles(c: Compilation, body: KernelBody) -> tuple[dict[str, Tile], Choice] | None:
+    """Tiles by name, and the choice between them; None for kernels that move little."""
+    plain = TritonKernelWriter(c.program, body, c.sizes).tile
+    moved = sum(
+        c.sizes.hint(c.program.buffers[name].layout.extent) * c.program.buffers[name].dtype.itemsize
+        for name in {*body.reads(), *body.writes}
+    )
+    if moved < LEAST_BYTES:
+        return None
+    tiles = {str(tile): tile for tile in variants(plain)}
+    kernels = {name: partial(_tiled, c, body, tile) for name, tile in tiles.items()}
+    return tiles, Choice(c.program, Kernels(kernels), None)
+
+
+def _tiled(c: Compilation, body: KernelBody, tile: Tile) -> TritonKernel:
+    return TritonKernelWriter(c.program, body, c.sizes, tile).write()
+
+
+def has_float32_products(c: Compilation) -> bool:
+    return any(
+        isinstance(node, LoopNode) and node.product and c.program.operands[node.writes[0]] == torch.float32
+        for node in c.program.nodes
+    )
+
+
+def depends_on_settings(c: Compilation) -> bool:
+    """Whether the graph was compiled for TF32 being allowed, or for algorithms that need not be deterministic."""
+    scatters = any(
+        store.atomic for node in c.program.nodes if isinstance(node, LoopNode) for store in node.stores
+    )
+    return scatters or has_float32_products(c)
+
+
+class BySettings:
+    """A runner for each setting of TF32 and of deterministic algorithms, made when it first meets one. It cannot be
+    stored. launches: of one call. Mutable."""
+
+    def __init__(self, runner: Any, compile_again: Callable[[], Any]) -> None:
+        self.launches = launches_of(runner)
+        self._runners = {_settings(): runner}
+        self._compile = compile_again
+        if hasattr(runner, "with_numbers"):  # the same numbers in the same order, whatever the settings
+            self.with_numbers = runner.with_numbers[0], lambda inputs: self._runner().with_numbers[1](inputs)
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        return self._runner()(inputs)
+
+    def _runner(self) -> Any:
+        settings = _settings()
+        runner = self._runners.get(settings)
+        if runner is None:
+            runner = self._runners[settings] = self._compile()
+        return runner
+
+
+def _settings() -> tuple[bool, bool, bool]:
+    return tf32_allowed(False), tf32_allowed(True), torch.are_deterministic_algorithms_enabled()

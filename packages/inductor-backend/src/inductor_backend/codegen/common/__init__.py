@@ -1,0 +1,1 @@
+"""What the writers of C++, Triton and Python text share."""

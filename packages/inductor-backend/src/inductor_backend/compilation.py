@@ -1,0 +1,59 @@
+"""What the stages of the pipeline hand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from inductor_backend.codegen.cpp.module import CppModule
+from inductor_backend.codegen.triton.matmul import Blocks
+from inductor_backend.codegen.wrapper import Step
+from inductor_backend.ir.kernel_text import KernelText
+from inductor_backend.ir.nodes import Program
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.target import CPU, Target
+from inductor_backend.kernels.selection import Choice
+from inductor_backend.lowering.graph import GraphLowering
+from inductor_backend.options import InductorOptions
+from inductor_backend.passes.subgraph_cut import Cut
+from inductor_backend.schedule.fused_body import KernelBody
+from inductor_backend.schedule.fusion import Group, Plan, readers_outside
+from inductor_backend.schedule.memory_plan import MemoryPlan
+from tracer_core.plugin_api import CompileSpec, Runner
+
+
+@dataclass(slots=True)
+class Compilation:
+    """What the stages hand on, for one graph. Mutable: each stage fills its fields."""
+
+    gm: torch.fx.GraphModule
+    spec: CompileSpec
+    options: InductorOptions
+    sizes: SizeVars
+    program: Program = field(default_factory=lambda: Program(""))
+    not_inlined: list[tuple[str, str]] = field(default_factory=list)
+    absorbed: list[str] = field(default_factory=list)
+    plan: Plan = field(default_factory=lambda: Plan([], []))
+    bodies: list[KernelBody | None] = field(default_factory=list)
+    kernels: list[KernelText | None] = field(default_factory=list)
+    choices: dict[str, Choice] = field(default_factory=dict)
+    memory: MemoryPlan = field(default_factory=MemoryPlan)
+    cpp: CppModule | None = None
+    steps: list[Step] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    text: str = ""
+    runner: Runner | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    target: Target = CPU
+    over: dict[str, str] = field(default_factory=dict)
+    blocks: dict[str, Blocks] = field(default_factory=dict)
+    images_last: frozenset[str] | None = None
+    lowered: GraphLowering | None = None
+    cut: Cut | None = None
+    stamped: str = "no region of the graph repeats"
+
+    def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:
+        """Each group, and whether a buffer that it writes must be in memory afterwards."""
+        return readers_outside(self.program, self.plan.groups)

@@ -1,0 +1,38 @@
+"""What is noted on the nodes of an ATen graph, and the tensors of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tracer_core.plugin_api import operators
+
+aten = operators("aten")
+
+#: In a node's ``meta``, in a graph cut by `passes.subgraph_cut`: which instance it belongs to, and where.
+INSTANCE = "inductor_instance"
+
+
+def instance_of(node: Any) -> tuple[int, int] | None:
+    """(instance among the four, which of its nodes), None for what is in none."""
+    found: tuple[int, int] | None = node.meta.get(INSTANCE) if isinstance(node, torch.fx.Node) else None
+    return found
+
+
+def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:
+    """The fake tensors that a node reads and makes."""
+    for item in (node, *node.all_input_nodes):
+        value = item.meta.get("val")
+        for part in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(part, torch.Tensor):
+                yield part
+
+
+def copies_across(node: torch.fx.Node) -> bool:
+    """Whether a node copies from one device to another, which is an operator's work."""
+    value, source = node.meta.get("val"), node.args[0] if node.args else None
+    if node.target is not aten._to_copy.default or not isinstance(source, torch.fx.Node):
+        return False
+    return isinstance(value, torch.Tensor) and value.device != source.meta["val"].device

@@ -1,0 +1,421 @@
+"""Integer index expressions over loop variables, and sizes.
+
+In: loop variables (`Var`), sizes that are plain ints (static) or sympy expressions (symbolic). Out:
+`Index`, an immutable linear combination of atoms: loop variables, floor divisions, remainders and
+indirect values (loaded from memory). What always holds: an atom is never negative, two `Index` of the
+same value built from the same variables in affine form compare equal, and division and remainder are
+simplified whenever the ranges of the variables prove it. Own classes, not sympy, because a model makes
+tens of thousands of them: sympy is only asked, and imported (30 MiB, 0.4 seconds), where a size is symbolic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
+
+if TYPE_CHECKING:
+    import sympy
+
+#: A size, stride or offset: an int where it is known, else a sympy expression over positive integers.
+Expr = Union[int, "sympy.Expr"]
+
+
+def simplify(expr: Expr) -> Expr:
+    """The same value, as an int where sympy knows that it is one."""
+    if isinstance(expr, int):
+        return expr
+    return int(expr) if expr.is_Integer else expr
+
+
+def product(sizes: Iterable[Expr]) -> Expr:
+    """The product of sizes; 1 for none."""
+    result: Expr = 1
+    for size in sizes:
+        result = result * size
+    return simplify(result)
+
+
+def exact_quotient(a: Expr, b: Expr) -> Expr | None:
+    """a / b where it is provably an integer, else None."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b != 0 and a % b == 0 else None
+    if isinstance(b, int) and b == 1:
+        return a
+    import sympy
+
+    quotient = sympy.cancel(sympy.sympify(a) / b)
+    return simplify(quotient) if quotient.is_integer and quotient.is_polynomial() else None
+
+
+def known_le(a: Expr, b: Expr) -> bool:
+    """True where a <= b is provable from the assumptions on the symbols."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a <= b
+    import sympy
+
+    return bool(sympy.expand(b - a).is_nonnegative)
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """Loop variable number `position` of a domain; it runs over ``range(size)``."""
+
+    position: int
+    size: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class FloorDiv:
+    """``base // divisor`` that could not be simplified."""
+
+    base: Index
+    divisor: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Mod:
+    """``base % divisor`` that could not be simplified."""
+
+    base: Index
+    divisor: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Indirect:
+    """An int64 `values.Value` computed by the loop body, known to lie in ``range(size)``."""
+
+    value: Any
+    size: Expr
+
+
+Atom = Union[Var, FloorDiv, Mod, Indirect]
+
+
+class Index:
+    """``const + sum(coefficient * atom)``; immutable, hashable, compared by value."""
+
+    __slots__ = ("_hash", "const", "terms")
+
+    def __init__(self, const: Expr = 0, terms: Mapping[Atom, Expr] | None = None) -> None:
+        self.const = const
+        self.terms: Mapping[Atom, Expr] = terms if terms is not None else {}
+        self._hash: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Index) and self.const == other.const and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((self.const, frozenset(self.terms.items())))
+        return self._hash
+
+    def __add__(self, other: Index | Expr) -> Index:
+        if not isinstance(other, Index):
+            return Index(simplify(self.const + other), self.terms)
+        if not other.terms:
+            return Index(simplify(self.const + other.const), self.terms)
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms.items():
+            total = simplify(terms.get(atom, 0) + coefficient)
+            if total == 0:
+                del terms[atom]
+            else:
+                terms[atom] = total
+        return Index(simplify(self.const + other.const), terms)
+
+    def __sub__(self, other: Index | Expr) -> Index:
+        return self + (other * -1)
+
+    def __mul__(self, factor: Expr) -> Index:
+        if isinstance(factor, int) and factor == 1:
+            return self
+        if isinstance(factor, int) and factor == 0:
+            return Index()
+        return Index(simplify(self.const * factor), {a: simplify(c * factor) for a, c in self.terms.items()})
+
+    def __repr__(self) -> str:
+        return render(self)
+
+    @property
+    def constant(self) -> Expr | None:
+        """Its value where no atom occurs in it, else None."""
+        return self.const if not self.terms else None
+
+    def coefficient(self, position: int) -> Expr:
+        """The coefficient of the loop variable at that position (outside divisions and remainders)."""
+        for atom, coefficient in self.terms.items():
+            if isinstance(atom, Var) and atom.position == position:
+                return coefficient
+        return 0
+
+    @property
+    def affine(self) -> bool:
+        """Only loop variables, no division, remainder or indirect value."""
+        return all(isinstance(atom, Var) for atom in self.terms)
+
+    def variables(self) -> frozenset[int]:
+        """Positions of all loop variables in it, those below divisions and indirect values included."""
+        found: set[int] = set()
+        for atom in self.terms:
+            if isinstance(atom, Var):
+                found.add(atom.position)
+            elif isinstance(atom, Indirect):
+                found |= atom.value.variables
+            else:
+                found |= atom.base.variables()
+        return frozenset(found)
+
+    def indirect_values(self) -> Iterator[Any]:
+        """The body values that it reads."""
+        for atom in self.terms:
+            if isinstance(atom, Indirect):
+                yield atom.value
+            elif not isinstance(atom, Var):
+                yield from atom.base.indirect_values()
+
+
+#: A position: an index for each dimension.
+At = Sequence[Index]
+
+
+def variable(position: int, size: Expr) -> Index:
+    """The loop variable as an Index; 0 where its only value is 0."""
+    return Index() if isinstance(size, int) and size == 1 else Index(0, {Var(position, size): 1})
+
+
+def variables(sizes: Sequence[Expr]) -> tuple[Index, ...]:
+    """One loop variable for each size, numbered from 0."""
+    return tuple(variable(position, size) for position, size in enumerate(sizes))
+
+
+def constant(value: Expr) -> Index:
+    return Index(value)
+
+
+def largest_atom(atom: Atom) -> Expr | None:
+    """The largest value of an atom (the least is 0), None where it is not known."""
+    if isinstance(atom, (Var, Indirect)):
+        return atom.size - 1
+    if isinstance(atom, Mod):
+        return atom.divisor - 1
+    bounds = range_of(atom.base)
+    if bounds is None or not isinstance(bounds[1], int) or not isinstance(atom.divisor, int):
+        return None
+    return bounds[1] // atom.divisor
+
+
+def range_of(index: Index) -> tuple[Expr, Expr] | None:
+    """Inclusive bounds from the ranges of the atoms, None where one is not known."""
+    low: Expr = index.const
+    high: Expr = index.const
+    for atom, coefficient in index.terms.items():
+        largest = largest_atom(atom)
+        if largest is None:
+            return None
+        if known_le(0, coefficient):
+            high = high + coefficient * largest
+        elif known_le(coefficient, 0):
+            low = low + coefficient * largest
+        else:
+            return None
+    return simplify(low), simplify(high)
+
+
+def within(index: Index, size: Expr) -> bool:
+    """True where ``0 <= index < size`` is provable."""
+    bounds = range_of(index)
+    return bounds is not None and known_le(0, bounds[0]) and known_le(bounds[1], size - 1)
+
+
+def _split(index: Index, divisor: Expr) -> tuple[Index, Index]:
+    """(q, r) with index == q * divisor + r, r holding the terms that are no multiples."""
+    quotient: dict[Atom, Expr] = {}
+    rest: dict[Atom, Expr] = {}
+    for atom, coefficient in index.terms.items():
+        q = exact_quotient(coefficient, divisor)
+        if q is None:
+            rest[atom] = coefficient
+        else:
+            quotient[atom] = q
+    if isinstance(index.const, int) and isinstance(divisor, int):
+        q_const, r_const = divmod(index.const, divisor)
+        bounds = range_of(Index(r_const, rest))
+        if bounds is not None and isinstance(bounds[0], int) and bounds[0] < 0:
+            # C++ divides towards zero, so what is divided must not be negative (a flipped dimension).
+            moved = -(bounds[0] // divisor)
+            q_const, r_const = q_const - moved, r_const + moved * divisor
+        return Index(q_const, quotient), Index(r_const, rest)
+    q = exact_quotient(index.const, divisor)
+    return (
+        (Index(q, quotient), Index(0, rest))
+        if q is not None
+        else (Index(0, quotient), Index(index.const, rest))
+    )
+
+
+def _inner_factor(rest: Index, divisor: Expr) -> tuple[Expr, Index, Index] | None:
+    """(c, k, r) with rest == c * k + r, c dividing the divisor and 0 <= r < c, if there is one > 1."""
+    for candidate in set(rest.terms.values()):
+        if (isinstance(candidate, int) and candidate <= 1) or exact_quotient(divisor, candidate) is None:
+            continue
+        k, r = _split(rest, candidate)
+        if k.terms and within(r, candidate):
+            return candidate, k, r
+    return None
+
+
+def floordiv(index: Index, divisor: Expr) -> Index:
+    """``index // divisor`` for a positive divisor and an index that is not negative."""
+    if isinstance(divisor, int) and divisor == 1:
+        return index
+    quotient, rest = _split(index, divisor)
+    if within(rest, divisor):
+        return quotient
+    factor = _inner_factor(rest, divisor)
+    if factor is not None:
+        smaller = exact_quotient(divisor, factor[0])
+        assert smaller is not None
+        return quotient + floordiv(factor[1], smaller)
+    if len(rest.terms) == 1 and rest.const == 0:
+        ((atom, coefficient),) = rest.terms.items()
+        if isinstance(atom, FloorDiv) and coefficient == 1:
+            return quotient + Index(0, {FloorDiv(atom.base, simplify(atom.divisor * divisor)): 1})
+    return quotient + Index(0, {FloorDiv(rest, divisor): 1})
+
+
+def mod(index: Index, divisor: Expr) -> Index:
+    """``index % divisor`` for a positive divisor and an index that is not negative."""
+    if isinstance(divisor, int) and divisor == 1:
+        return Index()
+    _, rest = _split(index, divisor)
+    if within(rest, divisor):
+        return rest
+    factor = _inner_factor(rest, divisor)
+    if factor is not None:
+        smaller = exact_quotient(divisor, factor[0])
+        assert smaller is not None
+        return mod(factor[1], smaller) * factor[0] + factor[2]
+    return Index(0, {Mod(rest, divisor): 1})
+
+
+def substitute(index: Index, by: Sequence[Index] | None, value_map: Any = None) -> Index:
+    """The index with each loop variable p replaced by ``by[p]`` (None: kept); value_map: body value -> its image."""
+    if not index.terms:
+        return index
+    result = Index(index.const)
+    for atom, coefficient in index.terms.items():
+        if isinstance(atom, Var):
+            image = by[atom.position] if by is not None else Index(0, {atom: 1})
+        elif isinstance(atom, FloorDiv):
+            image = floordiv(substitute(atom.base, by, value_map), atom.divisor)
+        elif isinstance(atom, Mod):
+            image = mod(substitute(atom.base, by, value_map), atom.divisor)
+        else:
+            image = Index(0, {Indirect(value_map(atom.value), atom.size): 1})
+        result = result + image * coefficient
+    return result
+
+
+def flatten(indices: Sequence[Index], strides: Sequence[Expr], offset: Expr = 0) -> Index:
+    """``offset + sum(index * stride)``."""
+    result = Index(offset)
+    for index, stride in zip(indices, strides, strict=True):
+        if not (isinstance(stride, int) and stride == 0) and (index.terms or index.const != 0):
+            result = result + index * stride
+    return result
+
+
+def recombine(index: Index) -> Index:
+    """The index with ``n * (b // n) + b % n`` written as ``b``: what a reshape took apart and the strides
+    put together again."""
+    for atom, coefficient in index.terms.items():
+        if not isinstance(atom, Mod):
+            continue
+        whole, partner = atom.base, FloorDiv(atom.base, atom.divisor)
+        if len(whole.terms) == 1 and whole.const == 0:
+            ((inner, one),) = whole.terms.items()
+            if isinstance(inner, FloorDiv) and one == 1:
+                partner = FloorDiv(inner.base, simplify(inner.divisor * atom.divisor))
+        if index.terms.get(partner) == simplify(coefficient * atom.divisor):
+            rest = {a: c for a, c in index.terms.items() if a is not atom and a != partner}
+            return recombine(Index(index.const, rest) + whole * coefficient)
+    return index
+
+
+def contiguous_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Row-major strides, as torch gives them (a dimension of size 0 counts as 1)."""
+    strides: list[Expr] = []
+    running: Expr = 1
+    for size in reversed(sizes):
+        strides.append(running)
+        running = simplify(running * (1 if isinstance(size, int) and size == 0 else size))
+    return tuple(reversed(strides))
+
+
+def reshape_groups(old: Sequence[Expr], new: Sequence[Expr]) -> list[tuple[list[int], list[int]]] | None:
+    """Pairs the runs of old and new dimensions whose products are equal; None where they do not line up."""
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        left, right = [i] if i < len(old) else [], [j] if j < len(new) else []
+        i, j = i + len(left), j + len(right)
+        a, b = product(old[k] for k in left), product(new[k] for k in right)
+        while a != b:
+            smaller_left = known_le(a, b) if exact_quotient(b, a) is None else True
+            if smaller_left and i < len(old):
+                left.append(i)
+                a, i = simplify(a * old[i]), i + 1
+            elif j < len(new):
+                right.append(j)
+                b, j = simplify(b * new[j]), j + 1
+            elif i < len(old):
+                left.append(i)
+                a, i = simplify(a * old[i]), i + 1
+            else:
+                return None
+        groups.append((left, right))
+    return groups
+
+
+def reshape(old: Sequence[Expr], new: Sequence[Expr], position: Sequence[Index]) -> tuple[Index, ...]:
+    """The index into `old` of the element at `position` in `new` (row-major order kept).
+
+    Raises ValueError where the two shapes cannot hold the same number of elements.
+    """
+    if any(isinstance(size, int) and size == 0 for size in (*old, *new)):
+        return (Index(),) * len(old)  # no element exists, so no index is ever evaluated
+    groups = reshape_groups(old, new)
+    if groups is None:
+        if all(isinstance(size, int) for size in (*old, *new)):
+            raise ValueError(f"cannot reshape {tuple(old)} to {tuple(new)}")
+        # That the products are equal is guarded (a size is a multiple of six, say), not known here.
+        groups = [(list(range(len(old))), list(range(len(new))))]
+    result: list[Index] = [Index()] * len(old)
+    for left, right in groups:
+        flat = flatten([position[k] for k in right], contiguous_strides([new[k] for k in right]))
+        strides = contiguous_strides([old[k] for k in left])
+        for place, (k, stride) in enumerate(zip(left, strides, strict=True)):
+            quotient = floordiv(flat, stride)
+            # The first dimension needs no remainder: the flat index is below the product of all.
+            result[k] = quotient if place == 0 else mod(quotient, old[k])
+    return tuple(result)
+
+
+def render(index: Index, names: str = "i") -> str:
+    """Readable text such as ``64*i0 + i1 + (i2 // 7)``."""
+    parts: list[str] = []
+    for atom, coefficient in index.terms.items():
+        if isinstance(atom, Var):
+            text = f"{names}{atom.position}"
+        elif isinstance(atom, Indirect):
+            text = f"[{atom.value!r}]"
+        else:
+            sign = "//" if isinstance(atom, FloorDiv) else "%"
+            text = f"({render(atom.base, names)} {sign} {atom.divisor})"
+        parts.append(text if coefficient == 1 else f"{coefficient}*{text}")
+    if index.const != 0 or not parts:
+        parts.append(str(index.const))
+    return " + ".join(parts)

@@ -1,0 +1,21 @@
+"""The text of a kernel, and what it is called with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inductor_backend.ir.index_expr import Expr
+
+
+@dataclass(frozen=True, slots=True)
+class KernelText:
+    """text: the functions, with `@NAME@` for the name. pointers: storages, in argument order. sizes: the
+    int64 arguments that follow. label: for the name. written: places of those pointers that it writes to. fails: whether
+    it may report an error."""
+
+    text: str
+    pointers: tuple[str, ...]
+    sizes: tuple[Expr, ...]
+    label: str
+    written: tuple[int, ...] = ()
+    fails: bool = False

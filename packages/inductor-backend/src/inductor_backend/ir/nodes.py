@@ -1,0 +1,265 @@
+"""Buffers, loop nodes, extern nodes and the program that holds them.
+
+In: what the lowerings build. Out: a `Program`, the loop IR of one graph. What always holds: a loop
+node's body is a set of `Store`s over one domain (`sizes`, some of them `reduced`); loads and stores
+address buffers by *logical* index (one `Index` a dimension), so that a layout may still change; a
+buffer is written by exactly the nodes that list it, before any node that reads it in program order.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from inductor_backend.ir.index_expr import Expr, Index, flatten, product, recombine
+from inductor_backend.ir.values import Value, topological
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where element (i, j, ...) of a buffer lies: ``offset + i * strides[0] + ...``, in elements."""
+
+    sizes: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    offset: Expr = 0
+
+    def flat(self, index: Sequence[Index]) -> Index:
+        return recombine(flatten(index, self.strides, self.offset))
+
+    @property
+    def numel(self) -> Expr:
+        return product(self.sizes)
+
+    @property
+    def extent(self) -> Expr:
+        """Elements of memory from the first to the last element of a buffer without negative strides."""
+        if any(isinstance(size, int) and size == 0 for size in self.sizes):
+            return 0
+        total: Expr = 1
+        for size, stride in zip(self.sizes, self.strides, strict=True):
+            total = total + (size - 1) * stride
+        return total if isinstance(total, int) else total.expand()
+
+
+class BufferKind(enum.Enum):
+    """Who owns a buffer's memory."""
+
+    INPUT = "input"  # the caller; written only by trailing copies
+    TEMP = "temp"  # the arena of the running call, or a fresh tensor where it is a graph output
+    EXTERN = "extern"  # the operator that returned it
+
+
+@dataclass(slots=True)
+class Buffer:
+    """One tensor of the program. storage: name of the buffer whose memory it shares (its own name where
+    it owns it). Mutable: layouts may be changed before scheduling."""
+
+    name: str
+    dtype: torch.dtype
+    layout: Layout
+    kind: BufferKind
+    storage: str = ""
+
+    def __post_init__(self) -> None:
+        self.storage = self.storage or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a node comes from: user_frame ``file.py:12 in forward``; fx: name of the graph node; op: a
+    short name of the operator, for kernel names."""
+
+    user_frame: str
+    fx: str
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffers[...][index] = value. reduce: the reduction of value over the reduced variables instead. scan:
+    its running value along them (`ops.SCANS`). combine: a scatter; several points may share one place, and
+    each meets what is there (`ops.COMBINES`). The variables by which places may be shared are the reduced
+    ones, and their points come in order; the buffer is filled before, by nodes named in `after`. atomic: the points of
+    a scatter come in any order, several at once."""
+
+    buffers: tuple[str, ...]
+    index: tuple[Index, ...]
+    value: Value
+    reduce: str | None = None
+    scan: str | None = None
+    combine: str | None = None
+    atomic: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """One value for one place."""
+        return self.reduce is None and self.scan is None and self.combine is None
+
+    @property
+    def roots(self) -> list[Value]:
+        """What must be computed for it: the value, and what its index reads."""
+        return [self.value, *(value for index in self.index for value in index.indirect_values())]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopNode:
+    """A loop nest: for each point of the domain, the stores. sizes: one a loop variable, in the order of
+    the tensor's dimensions; reduced: which are reduction variables. after: nodes that must run before
+    although no value flows (writes to the same storage). inlined: origins of producers computed inside. product: the
+    one store sums products of a value of rows and a value of columns, for a kernel of its own (`schedule/matmul_loops.py`)."""
+
+    name: str
+    sizes: tuple[Expr, ...]
+    reduced: tuple[bool, ...]
+    stores: tuple[Store, ...]
+    origin: Origin
+    after: tuple[str, ...] = ()
+    inlined: tuple[Origin, ...] = ()
+    product: bool = False
+    _loads: tuple[Value, ...] | None = field(default=None, init=False, repr=False, compare=False)
+    _reads: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def origins(self) -> tuple[Origin, ...]:
+        """Where it and what was inlined into it come from, producers first."""
+        return (*self.inlined, self.origin)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(name for store in self.stores for name in store.buffers)
+
+    @property
+    def is_reduction(self) -> bool:
+        """Its reduced variables mean something: they may not be exchanged for others."""
+        return not all(store.plain for store in self.stores)
+
+    def loads(self) -> tuple[Value, ...]:
+        """Every load of the body, those inside index expressions included. Kept: every stage asks for it."""
+        if self._loads is None:
+            found = tuple(loads_of(value for store in self.stores for value in store.roots))
+            object.__setattr__(self, "_loads", found)
+        return self._loads  # type: ignore[return-value]
+
+    def reads(self) -> frozenset[str]:
+        if self._reads is None:
+            object.__setattr__(self, "_reads", frozenset(load.buffer for load in self.loads()))
+        return self._reads  # type: ignore[return-value]
+
+
+def loads_of(values: Iterable[Value]) -> list[Value]:
+    return [value for value in topological(values) if value.name in ("load", "masked_load")]
+
+
+def same_strides(layout: Layout, strides: Sequence[Expr]) -> bool:
+    """True where the strides agree in every dimension that has more than one element."""
+    return all(
+        a == b or (isinstance(size, int) and size <= 1)
+        for size, a, b in zip(layout.sizes, layout.strides, strides, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A tensor argument of an extern: a strided view of a buffer."""
+
+    buffer: str
+    layout: Layout
+
+    def __repr__(self) -> str:
+        return f"{self.buffer}[{self.layout.sizes}, {self.layout.strides}, {self.layout.offset}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ExternNode:
+    """A call of an ATen operator. args and kwargs: constants, sizes, `Strided`, and lists of them.
+    outputs: buffers it makes (None: not used). unpack: the operator returns a tuple. sequential: it has a
+    side effect (random numbers), so its order among such nodes is kept. fallback: it has no lowering.
+    post: an activation applied to the result; residual: a tensor added after it; final: an activation applied
+    after that (our own products only).
+    in_place: the input that it writes to, whose memory its output shares."""
+
+    name: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[str | None, ...]
+    unpack: bool
+    origin: Origin
+    sequential: bool = False
+    fallback: bool = False
+    after: tuple[str, ...] = ()
+    post: str = "none"
+    residual: Strided | None = None
+    final: str = "none"
+    in_place: str | None = None
+    _reads: frozenset[str] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return tuple(name for name in (*self.outputs, self.in_place) if name is not None)
+
+    def tensors(self) -> Iterator[Strided]:
+        stack: list[Any] = [*self.args, *self.kwargs.values(), self.residual]
+        while stack:
+            item = stack.pop()
+            if isinstance(item, Strided):
+                yield item
+            elif isinstance(item, (list, tuple)):
+                stack.extend(item)
+
+    def reads(self) -> frozenset[str]:
+        if self._reads is None:
+            object.__setattr__(self, "_reads", frozenset(tensor.buffer for tensor in self.tensors()))
+        return self._reads  # type: ignore[return-value]
+
+
+Node = LoopNode | ExternNode
+
+
+@dataclass(slots=True)
+class Program:
+    """The loop IR of one graph; mutable while it is lowered and scheduled.
+
+    inputs: one entry a placeholder, a buffer name or, for an int, the sympy symbol it binds (None: not
+    used). extends: a buffer -> an earlier version of the same storage that it contains. outputs: buffer
+    names, views of buffers, size expressions or None. numbers: text of a float that the call brings -> the
+    buffer that holds it. device: where loops run. elsewhere: buffers on other devices, which operators read only.
+    operands: the result of a product -> the type that its operator multiplies in. channels_last: numbers of saved outputs
+    that are so, unlike eager's; images_last: names of the graph's convolutions that are.
+    """
+
+    name: str
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    nodes: list[Node] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str | Strided | Expr | None] = field(default_factory=list)
+    output_names: set[str] = field(default_factory=set)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)
+    extends: dict[str, str] = field(default_factory=dict)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    elsewhere: set[str] = field(default_factory=set)
+    operands: dict[str, torch.dtype] = field(default_factory=dict)
+    channels_last: set[int] = field(default_factory=set)
+    images_last: frozenset[str] = frozenset()
+
+    def with_earlier(self, names: Iterable[str]) -> set[str]:
+        """The buffers, and the earlier versions whose regions they contain."""
+        found: set[str] = set()
+        for name in names:
+            at: str | None = name
+            while at is not None and at not in found:
+                found.add(at)
+                at = self.extends.get(at)
+        return found
+
+    def writers(self) -> dict[str, list[Node]]:
+        found: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in node.writes:
+                found.setdefault(name, []).append(node)
+        return found

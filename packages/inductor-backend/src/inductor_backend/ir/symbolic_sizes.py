@@ -1,0 +1,108 @@
+"""Symbolic sizes: from torch's SymInts to expressions, and from expressions to numbers.
+
+In: `CompileSpec.sizes`. Out: expressions for the loop IR, hints for heuristics.
+What always holds: no other module turns a symbolic expression into a number; a hint never decides what
+is computed, and where a number would be needed for that (`static`), the compile fails by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import Expr, simplify
+from inductor_backend.torch_private import is_known_to_be
+from tracer_core.plugin_api import SizeSpec
+
+
+def hint(size: Any) -> int:
+    """A size of a fake tensor, or its value in the captured call: for heuristics only."""
+    if isinstance(size, int):
+        return size
+    found = size.node.hint
+    return int(found) if found is not None else 1
+
+
+class SizeVars:
+    """The symbolic sizes of one graph. specs: symbol name -> its spec."""
+
+    def __init__(self, sizes: Sequence[SizeSpec] = ()) -> None:
+        self.specs = {spec.symbol: spec for spec in sizes}
+
+    @staticmethod
+    def expr(size: Any) -> Expr:
+        """An int, a SymInt or an expression as an expression. A size that guards make 1 is 1."""
+        if isinstance(size, torch.SymInt):
+            expr = simplify(size.node.expr)
+            return 1 if not isinstance(expr, int) and size.node.hint == 1 and is_known_to_be(size, 1) else expr
+        return simplify(size) if hasattr(size, "free_symbols") else int(size)
+
+    def exprs(self, sizes: Sequence[Any]) -> tuple[Expr, ...]:
+        return tuple(self.expr(size) for size in sizes)
+
+    def hint(self, expr: Expr, default: int = 64) -> int:
+        """Its value in the captured call: for heuristics only, never for meaning."""
+        if isinstance(expr, int):
+            return expr
+        values = {
+            symbol: self.specs[symbol.name].hint for symbol in expr.free_symbols if symbol.name in self.specs
+        }
+        result = expr.subs(values)
+        return int(result) if result.is_Integer else default
+
+    def is_positive(self, expr: Expr) -> bool:
+        """Whether an expression is known to be at least 1 for every size in range."""
+        if isinstance(expr, int):
+            return expr > 0
+        if expr.is_Symbol:
+            spec = self.specs.get(expr.name)
+            return spec is not None and spec.lower >= 1
+        if expr.is_Number:
+            return bool(expr >= 1)
+        return expr.is_Mul and all(map(self.is_positive, expr.args))
+
+    def upper(self, expr: Expr) -> int | None:
+        """An upper bound that holds for every size in range, None where there is none."""
+        if isinstance(expr, int):
+            return expr
+        import sympy
+
+        values = {}
+        for symbol in expr.free_symbols:
+            spec = self.specs.get(symbol.name)
+            if spec is None or spec.upper is None:
+                return None
+            values[symbol] = spec.upper
+        result = sympy.sympify(expr).subs(values)
+        return int(result) if result.is_Integer and not expr.has(sympy.Mod) else None
+
+    def nonnegative(self, expr: Expr) -> bool:
+        """Whether it is known to be at least 0 for every size in range."""
+        if isinstance(expr, int):
+            return expr >= 0
+        import sympy
+
+        smallest = sympy.expand(expr)
+        if smallest.is_nonnegative:
+            return True
+        for symbol in expr.free_symbols:
+            spec = self.specs.get(symbol.name)
+            slope = sympy.diff(smallest, symbol)
+            if spec is None or not slope.is_Integer:
+                return False  # neither rises nor falls by a known amount
+            bound = spec.lower if slope > 0 else spec.upper
+            if bound is None:
+                return False
+            smallest = smallest.subs(symbol, bound)
+        return bool(smallest.is_nonnegative)
+
+    def static(self, expr: Expr, why: str) -> int:
+        """Its value, . Raises BackendError where it is symbolic. why: what needs the number."""
+        if isinstance(expr, int):
+            return expr
+        raise unsupported(
+            "lower", f"{why} needs the symbolic size {expr} as a number; mark that dimension static"
+        )

@@ -1,0 +1,190 @@
+"""Values of a loop body: an interned DAG of ops from `inductor_backend.ir.ops`.
+
+In: an op name, argument values and an attribute. Out: `Value`. What always holds: equal values are the
+same object (so common subexpressions vanish by construction and comparison is identity), every value
+knows its dtype and the loop variables it depends on, and building an op that `OPS` lacks raises.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor_backend.ir.index_expr import Index, substitute
+from inductor_backend.ir.ops import OPS, compute_dtype
+
+
+class Value:
+    """One op. name, args, attr as `OPS` says; dtype: of the result; variables: loop variables needed."""
+
+    __slots__ = ("__weakref__", "args", "attr", "dtype", "name", "operands", "variables")
+
+    def __init__(self, name: str, args: tuple[Value, ...], attr: Any, dtype: torch.dtype) -> None:
+        self.name, self.args, self.attr, self.dtype = name, args, attr, dtype
+        needed: frozenset[int] = frozenset()
+        for arg in args:
+            needed |= arg.variables
+        indices = self.indices()
+        for index in indices:
+            needed |= index.variables()
+        self.variables = needed
+        #: Every value that must be computed first: arguments and what the indices read.
+        self.operands: tuple[Value, ...] = (
+            *args, *(value for index in indices for value in index.indirect_values())
+        )  # fmt: skip
+
+    def indices(self) -> tuple[Index, ...]:
+        """The index expressions in the attribute."""
+        if self.name in ("load", "masked_load"):
+            return self.attr[1]
+        return (self.attr,) if self.name == "index" else ()
+
+    @property
+    def buffer(self) -> str:
+        """The buffer that a load reads."""
+        return self.attr[0]
+
+    def __repr__(self) -> str:
+        inside = [repr(arg) for arg in self.args]
+        if self.attr is not None:
+            inside.append(str(self.attr))
+        return f"{self.name}({', '.join(inside)})"
+
+
+_INTERNED: weakref.WeakValueDictionary[Any, Value] = weakref.WeakValueDictionary()
+
+
+_NEUTRAL_OPS = frozenset({"add", "sub", "mul", "div"})
+
+
+def make(name: str, *args: Value, attr: Any = None) -> Value:
+    """The value of that op. Raises KeyError for an unknown op, ValueError for a wrong arity."""
+    if name in _NEUTRAL_OPS and len(args) == 2:
+        same = _neutral(name, args)
+        if same is not None:
+            return same
+    key = (name, args, attr) if name != "constant" else (name, attr, str(attr[0]), type(attr[0]))
+    found = _INTERNED.get(key)
+    if found is not None:
+        return found
+    spec = OPS[name]
+    if spec.arity != len(args):
+        raise ValueError(f"op {name!r} takes {spec.arity} values, got {len(args)}")
+    return _INTERNED.setdefault(key, Value(name, args, attr, spec.dtype([a.dtype for a in args], attr)))
+
+
+def _is_constant(value: Value, number: int) -> bool:
+    return value.name == "constant" and value.attr[0] == number
+
+
+def _neutral(name: str, args: tuple[Value, ...]) -> Value | None:
+    """The operand that the op returns unchanged, bit for bit (so not float + 0: -0.0 would become 0.0)."""
+    if name in ("mul", "div") and _is_constant(args[1], 1):
+        return args[0]
+    if name == "mul" and _is_constant(args[0], 1):
+        return args[1]
+    if name in ("add", "sub") and _is_constant(args[1], 0) and not args[0].dtype.is_floating_point:
+        return args[0]
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A float that the call brings. text: what computes it in the generated module. buffer: where kernels read it,
+    a float64 without dimensions."""
+
+    text: str
+    buffer: str
+
+
+def const(value: Any, dtype: torch.dtype) -> Value:
+    """A constant of the compute dtype of `dtype`, or a number of the call (`Number`, an expression over sizes)."""
+    dtype = compute_dtype(dtype)
+    if isinstance(value, Number):
+        return cast(load(value.buffer, (), torch.float64), dtype)
+    if hasattr(value, "free_symbols"):
+        return cast(make("index", attr=Index(value)), dtype)
+    if dtype == torch.bool:
+        value = bool(value)
+    elif dtype.is_floating_point:
+        value = float(value)
+    else:
+        value = int(value)
+    return make("constant", attr=(value, dtype))
+
+
+def load(buffer: str, index: Sequence[Index], dtype: torch.dtype) -> Value:
+    return make("load", attr=(buffer, tuple(index), dtype))
+
+
+def cast(value: Value, dtype: torch.dtype) -> Value:
+    """The value as torch converts it to the compute dtype of `dtype`; nothing where it has it already."""
+    target = compute_dtype(dtype)
+    return value if value.dtype == target else make("cast", value, attr=target)
+
+
+def topological(roots: Iterable[Value]) -> list[Value]:
+    """Every value below the roots, operands before users, each once."""
+    order: list[Value] = []
+    done: set[Value] = set()
+    stack: list[Value] = [*roots]
+    stack.reverse()
+    while stack:
+        value = stack[-1]
+        if value not in done:
+            waiting = [operand for operand in value.operands if operand not in done]
+            if waiting:
+                waiting.reverse()
+                stack += waiting
+                continue
+            done.add(value)
+            order.append(value)
+        stack.pop()
+    return order
+
+
+class Rewriter:
+    """Rebuilds values with loop variables replaced (`by[p]`) and chosen loads replaced.
+
+    on_load: called with (load value, its new index tuple); returns a replacement or None to keep the
+    load. Results are remembered, so sharing in the DAG is kept.
+    """
+
+    def __init__(
+        self,
+        by: Sequence[Index] | None,
+        on_load: Callable[[Value, tuple[Index, ...]], Value | None] | None = None,
+    ) -> None:
+        self.by, self.on_load = by, on_load
+        self._memo: dict[Value, Value] = {}
+
+    def index(self, index: Index) -> Index:
+        return substitute(index, self.by, self._known)
+
+    def _known(self, value: Value) -> Value:
+        return self(value)
+
+    def __call__(self, root: Value) -> Value:
+        memo = self._memo
+        if root not in memo:
+            for value in topological([root]):
+                if value not in memo:
+                    memo[value] = self._rebuild(value)
+        return memo[root]
+
+    def _rebuild(self, value: Value) -> Value:
+        if self.by is None and not value.args and value.name == "constant":
+            return value
+        args = tuple(self._memo[arg] for arg in value.args)
+        if value.name in ("load", "masked_load"):
+            index = tuple(self.index(i) for i in value.attr[1])
+            new = make(value.name, *args, attr=(value.attr[0], index, value.attr[2]))
+            replaced = self.on_load(new, index) if self.on_load is not None else None
+            return new if replaced is None else replaced
+        if value.name == "index":
+            return make("index", attr=self.index(value.attr))
+        return make(value.name, *args, attr=value.attr) if args != value.args else value

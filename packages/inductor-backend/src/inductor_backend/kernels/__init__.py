@@ -1,0 +1,1 @@
+"""Kernels that are not generated: ours (cpu/*.cpp), oneDNN's, ATen's; how each is called and when it is the fastest."""

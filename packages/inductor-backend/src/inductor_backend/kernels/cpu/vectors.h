@@ -1,0 +1,87 @@
+// What the kernels of this folder are written with: vectors of the processor's width, blocks of rows, scratch memory.
+//
+// Every file here is a translation unit of its own, built when the first graph needs it (kernels/native.py says which
+// kernels it belongs to). This header and tensors.h include nothing heavy: a unit costs the compiler what its loops cost.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#ifndef LANES
+#error "LANES: floats in a vector, from kernels/native.py, which sizes packed weights by it"
+#endif
+#if LANES == 16
+#define MB 6        // rows of a block of NB vectors: as many accumulators as registers hold
+#else
+#define MB 3
+#endif
+#define NB 4        // vectors of a block
+#define KC 128      // a panel of KC x NB vectors stays in L1
+#define HIDDEN __attribute__((visibility("hidden")))
+#define EXPORT extern "C" __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline))
+#define NOINLINE __attribute__((noinline))
+#define UNROLL _Pragma("GCC unroll 32")
+
+typedef float V __attribute__((vector_size(LANES * 4)));
+typedef float VU __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef int32_t I __attribute__((vector_size(LANES * 4)));
+
+INLINE V load(const float* p) { return *(const VU*)p; }
+INLINE void put(float* p, V v) { *(VU*)p = v; }
+// the first `count` of LANES; nothing after them is touched
+#if defined(__AVX512F__) && LANES == 16
+INLINE V load_some(const float* p, int64_t count) { return __builtin_ia32_loadups512_mask(p, V{}, (uint16_t)((1u << count) - 1)); }
+INLINE void put_some(float* p, V v, int64_t count) { __builtin_ia32_storeups512_mask(p, v, (uint16_t)((1u << count) - 1)); }
+#else
+INLINE V load_some(const float* p, int64_t count) {
+    V v = {};
+    memcpy(&v, p, count * 4);
+    return v;
+}
+INLINE void put_some(float* p, V v, int64_t count) { memcpy(p, &v, count * 4); }
+#endif
+INLINE V same(float v) { return v - V{}; }
+// The value stays in a register from here on: left to itself GCC loads operands again for every multiplication, and
+// then the two loads a multiplication bound the speed (measured: 45 GFLOP/s instead of 100 on one core).
+#if defined(__AVX512F__)
+#define KEEP(value) asm("" : "+v"(value))
+#elif defined(__x86_64__)
+#define KEEP(value) asm("" : "+x"(value))
+#elif defined(__aarch64__)
+#define KEEP(value) asm("" : "+w"(value))
+#else
+#define KEEP(value)
+#endif
+
+#if LANES == 16
+// Half vectors: where one vector of columns is all there is, a broadcast of 16 floats takes as long as a multiplication, one of
+// 8 half of that (measured: 87 GFLOP/s with 8 rows of a whole vector, 113 with 8 rows of two halves).
+#define HALVES
+typedef float H __attribute__((vector_size(32)));
+typedef float HU __attribute__((vector_size(32), aligned(4), may_alias));
+INLINE H half(const float* p) { return *(const HU*)p; }
+INLINE H same_half(float v) { return v - H{}; }
+INLINE V joined(H low, H high) { return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+#endif
+
+// LANES vectors turned round: log2(LANES) stages of block swaps
+INLINE void transpose(V* a) {
+    I lane;
+    for (int i = 0; i < LANES; i++) lane[i] = i;
+    UNROLL for (int s = 1; s < LANES; s *= 2) {
+        I low = (lane & s) != 0 ? lane - s + LANES : lane;   // a_i, with a_(i+s)'s lower blocks moved up
+        I high = (lane & s) != 0 ? lane + LANES : lane + s;  // a_(i+s), with a_i's upper blocks moved down
+        UNROLL for (int i = 0; i < LANES; i++) {
+            if (i & s) continue;
+            V p = a[i], q = a[i + s];
+            a[i] = __builtin_shuffle(p, q, low);
+            a[i + s] = __builtin_shuffle(p, q, high);
+        }
+    }
+}
+
+struct Cut {  // rows in blocks of nearly equal size, none above `most`: 7 is 4 + 3, not 6 + 1
+    int64_t small, large, count;
+    Cut(int64_t rows, int64_t most) : count((rows + most - 1) / most) { small = rows / count; large = rows % count; }
+    int64_t at(int64_t i) const { return small + (i < large); }
+};

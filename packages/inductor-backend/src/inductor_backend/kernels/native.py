@@ -1,0 +1,135 @@
+"""Our own kernels (kernels/cpu/*.cpp): what they are built from, when, and how Python calls them.
+
+In: names of launchers (exported C++ functions). Out: callables. What always holds: kernels that belong together are one
+library, a *family*, built when the first graph needs it, once a machine; a translation unit that several families share
+is compiled once. `prepare` builds in the background: only time depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from inductor_backend.runtime.cpp.build import Library, build, load_binary
+from inductor_backend.runtime.cpp.objects import Unit
+from inductor_backend.runtime.cpp.toolchain import processor
+from tracer_core.plugin_api import BackendError
+
+FOLDER = Path(__file__).parent / "cpu"
+
+#: Activations that kernels apply before they store, by name: the numbers of native/tensors.h.
+POSTS = {
+    "none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6, "hardswish": 7, "relu6": 8,
+}  # fmt: skip
+
+_GEMM = ("gemm", "rows", "dot", "panel", "posts")
+_BLOCKS = tuple(f"blocks VECTORS={n}" for n in (4, 3, 2, 1))
+
+#: family -> (its units: a file, and what is defined in it; its launchers and how many arguments each takes)
+FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
+    "linear": (("linear", *_GEMM), {"run_linear": 14}),
+    "blocked": (("blocked", "rows", "posts"), {"run_blocked": 15, "run_points": 9, "run_points_weight": 7}),
+    "convolution": (("convolution", "unfold", *_GEMM), {"run_convolution": 25}),
+    "convolution_backward": (
+        ("convolution_backward", "unfold", *_GEMM),
+        {"run_convolution_backward_input": 21, "run_convolution_backward_weight": 21},
+    ),
+    "draws": (("draws",), {"run_bernoulli": 4}),
+    "pack": (("pack",), {"run_pack": 9, "pack_depthwise": 4, "pack_narrow": 5, "pack_first": 6}),
+    "dense": (("dense RUN=run_packed", _BLOCKS[0], "posts"), {"run_packed": 28}),
+    "dense_any": (("dense RUN=run_packed_any", *_BLOCKS, "posts"), {"run_packed_any": 28}),
+    "winograd": (
+        ("winograd", _BLOCKS[0], _BLOCKS[2], "posts"),
+        {"run_winograd": 23, "pack_winograd": 7},
+    ),
+    "planes": (("planes", "panel"), {"run_planes": 16}),
+    "lstm": (("lstm", _BLOCKS[0]), {"run_lstm": 9}),
+    "attention": (("attention",), {"run_attention": 30}),
+    **{
+        f"depthwise_{n}": ((f"depthwise WIDTH={n} RUN=run_depthwise_{n}", "posts"), {f"run_depthwise_{n}": 23})
+        for n in (3, 5, 7)
+    },
+    **{
+        f"first_{n}": ((f"first STRIDE={n} RUN=run_first_{n}", "posts"), {f"run_first_{n}": 24}) for n in (1, 2, 4)
+    },
+    **{
+        f"{kind}_{n}": ((f"{kind} CHANNELS={n} RUN=run_{kind}_{n}", "posts"), {f"run_{kind}_{n}": 24})
+        for kind, sizes in (("narrow", (2, 4, 8)), ("grouped", (8, 16, 32)))
+        for n in sizes
+    },
+}
+
+#: launcher -> its family
+FAMILY_OF = {launcher: family for family, (_, launchers) in FAMILIES.items() for launcher in launchers}
+
+_restored: dict[str, Library] = {}
+_building: dict[str, threading.Lock] = {}
+
+
+def _new_process() -> None:
+    """Locks that other threads of the parent held are nobody's in a forked child."""
+    _building.update((family, threading.Lock()) for family in FAMILIES)
+    _started.cache_clear()
+
+
+@functools.cache
+def lanes() -> int:
+    """Floats in a vector of the kernels; known without building them."""
+    return {"avx512": 16, "avx2": 8}.get(processor()[0], 4)
+
+
+def _unit(text: str) -> Unit:
+    file, *defined = text.split()
+    flags = ("-O2", f"-DLANES={lanes()}", *(f"-D{name}" for name in defined))
+    return Unit((FOLDER / f"{file}.cpp").read_text(), flags, FOLDER, keep=True)
+
+
+@functools.cache
+def library(family: str) -> Library:
+    """The compiled family (built once a machine, then found in the cache)."""
+    if family in _restored:
+        return _restored[family]
+    with _building[family]:  # who comes second finds it in the cache
+        return build([_unit(text) for text in FAMILIES[family][0]], name=f"own_{family}")
+
+
+@functools.cache
+def function(launcher: str) -> Callable[..., None]:
+    """An exported function of native/*.cpp."""
+    family = FAMILY_OF[launcher]
+    return library(family).function(launcher, FAMILIES[family][1][launcher])
+
+
+def prepare(launchers: Iterable[str]) -> None:
+    """Starts the libraries of these launchers in the background, so that their compiler runs beside lowering and
+    beside the graph's own."""
+    for family in dict.fromkeys(FAMILY_OF[launcher] for launcher in launchers):
+        _started(family)
+
+
+@functools.cache
+def _started(family: str) -> None:
+    def work() -> None:
+        with contextlib.suppress(BackendError):  # raised again, and then seen, where the library is used
+            library(family)
+
+    threading.Thread(target=work, name=f"inductor own kernels: {family}", daemon=True).start()
+
+
+_new_process()
+os.register_at_fork(after_in_child=_new_process)
+
+
+def restore(binaries: dict[str, bytes]) -> None:
+    """Uses stored ``library(family).read_binary()`` in this process: then no compiler is needed.
+
+    Raises BackendError if the bytes are damaged or were built for another processor.
+    """
+    for family, data in binaries.items():
+        _restored[family] = load_binary(data, name=f"own_{family}")
+    library.cache_clear()
+    function.cache_clear()

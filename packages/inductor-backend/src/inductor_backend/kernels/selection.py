@@ -1,0 +1,286 @@
+"""Which kernel runs an operator that is not a loop: ours, oneDNN's, or ATen's.
+
+In: an ATen operator and what is known of its operands (sizes, strides, dtypes; sizes may be symbolic). Out:
+a `Choice`: a callable with the operator's own signature and results, and its import path for the generated
+module. What always holds: the result has eager's sizes, strides and dtype; an operator or operand that
+an alternative was not made for gets ATen's kernel. Measurements: docs/notes/cpu_externs.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor_backend.kernels import conv1x1, packed, packed_ops, rng, small_gemm, winograd
+from inductor_backend.kernels.aten_fallbacks import FALLBACKS
+from tracer_core.plugin_api import operators
+
+__all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best"]
+
+aten = operators("aten")
+
+#: From this many rows on both operands are packed block by block; with fewer, weights are read once, as they lie.
+BLOCKED_ROWS = 64
+#: Above this, what the blocked kernel does not take (few columns) is MKL's.
+OWN_ROWS = 1024
+#: With fewer rows than this, [K,N] weights are read faster by MKL, row after row.
+KN_ROWS = 3
+#: Below this many multiplications a call's overhead decides, and ATen's is the lowest.
+SMALL_PRODUCT = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor argument. sizes, strides: ints, or expressions that the `hint` of `best` makes ints of."""
+
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """function: to call with the operator's arguments. call: its import path, ``"module:attribute"``. kind:
+    "own", "python" (a Python function of ours that returns fresh tensors) or "aten". form: which of our launchers,
+    where there are several for the operator. posts: activations it can apply (keyword ``post``). residual: whether
+    it takes the keyword ``residual`` (a tensor of the result's layout, added after the activation). symbolic: whether
+    it takes symbolic sizes, whatever the operator."""
+
+    function: Callable[..., Any]
+    call: str
+    kind: str
+    reason: str
+    posts: frozenset[str] = frozenset()
+    residual: bool = False
+    form: str = ""
+    symbolic: bool = False
+
+
+_POSTS = frozenset(small_gemm.POSTS)
+
+
+def _own(name: str, reason: str, form: str = "") -> Choice:
+    return Choice(getattr(small_gemm, name), f"{small_gemm.__name__}:{name}", "own", reason, _POSTS, residual=True, form=form)
+
+
+def aten_choice(target: Any, reason: str) -> Choice:
+    """ATen's kernel, by the operator itself."""
+    return Choice(target, f"torch:ops.{target!s}", "aten", reason)
+
+
+def best(target: Any, args: Sequence[Any], hint: Callable[[Any], int] = int) -> Choice:
+    """The kernel to call for `target` on `args`: `Operand` for tensors, the rest as the operator takes it.
+
+    hint: makes an int of a symbolic size or stride (its value in the captured call); the choice stays right,
+    though perhaps not fastest, for every other value.
+    """
+    rule = RULES.get(target)
+    return aten_choice(target, "no alternative kernel") if rule is None else rule(target, args, hint)
+
+
+def _own_is_faster(m: int, k: int, n: int, layout: str) -> bool:
+    if layout == "kn" and m < KN_ROWS:
+        return False
+    return bool(m <= OWN_ROWS and m * k * n >= SMALL_PRODUCT and k >= 16 and n >= 8)
+
+
+def _blocked_is_faster(m: int, k: int, n: int) -> bool:
+    """Columns are taken 64 at once: those that are not there cost the same."""
+    return bool(m >= BLOCKED_ROWS and k >= 16 and m * k * n >= SMALL_PRODUCT and 4 * (-n % 64) <= n)
+
+
+def _all_float32(*operands: Operand | None) -> bool:
+    return all(o is None or o.dtype == torch.float32 for o in operands)
+
+
+def _dense_rows(operand: Operand) -> bool:
+    return bool(operand.strides[-1] == 1)
+
+
+def _is_weight(operand: Operand) -> bool:
+    """One stride is 1 and the other is the length it skips: [N,K] or [K,N], dense."""
+    rows, columns = operand.sizes
+    return operand.strides in ((1, rows), (columns, 1))
+
+
+def _mm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    return _product(target, None, args[0], args[1], hint)
+
+
+def _addmm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    if tuple(args[3:]) not in ((), (1,), (1, 1)):
+        return aten_choice(target, "scaled by beta or alpha")
+    bias = args[0]
+    if len(bias.sizes) != 1 or bias.strides[0] != 1 or bias.sizes[0] != args[2].sizes[1]:
+        return aten_choice(target, "the bias is not one dense row")
+    return _product(target, bias, args[1], args[2], hint)
+
+
+def _product(target: Any, bias: Operand | None, a: Operand, b: Operand, hint: Callable[[Any], int]) -> Choice:
+    if not _all_float32(bias, a, b):
+        return aten_choice(target, "not float32")
+    m, k = (hint(size) for size in a.sizes)
+    n = hint(b.sizes[1])
+    suffix = "addmm" if bias is not None else "mm"
+    if 1 in a.strides and 1 in b.strides and _blocked_is_faster(m, k, n):
+        return _own(f"blocked_{suffix}", f"{m} rows: operands are packed block by block", "blocked")
+    if not (_dense_rows(a) and _is_weight(b)):
+        return aten_choice(target, "operands are not dense")
+    if _own_is_faster(m, k, n, "nk" if b.strides[0] == 1 else "kn"):
+        return _own(suffix, f"{m} rows: weights are read once")
+    return aten_choice(target, f"{m}x{k}x{n}: no faster alternative measured")
+
+
+def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    x, weight, bias = args[:3]
+    stride, padding, dilation, transposed, _, groups = args[3:9]
+    if not _all_float32(x, weight, bias):
+        return aten_choice(target, "not float32")
+    if len(x.sizes) != 4 or transposed or groups != 1:
+        return aten_choice(target, "not a plain 2-D convolution")
+    if not (_is_image(x) and _is_image(weight)):
+        return aten_choice(target, "operands are not dense")
+    batch, channels, height, width = (hint(size) for size in x.sizes)
+    count, _, kh, kw = (hint(size) for size in weight.sizes)
+    if _is_last_only(weight) and not _is_last_only(x) and (kh, kw) != (1, 1) and channels == 1:
+        return aten_choice(target, "ambiguous layout")
+    oh, ow = (
+        (size + 2 * pad - dil * (kernel - 1) - 1) // step + 1
+        for size, pad, dil, kernel, step in zip(
+            (height, width), padding, dilation, (kh, kw), stride, strict=True
+        )
+    )
+    pixels, depth = batch * oh * ow, channels * kh * kw
+    contiguous = not (_is_last_only(x) or _is_last_only(weight))
+    plain = _is_contiguous(x) and _is_contiguous(weight)
+    if plain and winograd.pays(channels, count, (oh, ow), ((kh, kw), stride, padding, dilation)):
+        return _on_planes("convolution")
+    how = ((kh, kw), stride, padding, dilation)
+    if plain and bias is None and pixels > 256 and conv1x1.pays(channels, count, (oh, ow), how):
+        return _on_points("convolution")
+    form = small_gemm.form(pixels, oh * ow, count, kh * kw, contiguous)
+    if form is not None and pixels * depth * count >= SMALL_PRODUCT and depth >= 16:
+        return _own("convolution", f"{pixels} output pixels: {form}")
+    return aten_choice(target, f"{pixels} output pixels: oneDNN's is the fastest")
+
+
+def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    """One of the two gradients that convolution_backward gives beside the bias's."""
+    dy, x, weight, _, stride, padding, dilation, transposed, _, groups, mask = args
+    if sum(map(bool, mask)) != 1 or mask[2]:
+        return aten_choice(target, "several gradients in one call")
+    if not _all_float32(dy, x, weight) or len(x.sizes) != 4 or transposed or groups != 1:
+        return aten_choice(target, "not a plain 2-D convolution of float32")
+    if not all(_is_image(operand) for operand in (dy, x, weight)):
+        return aten_choice(target, "operands are not dense")
+    batch, count, oh, ow = (hint(size) for size in dy.sizes)
+    depth = math.prod(hint(size) for size in weight.sizes[1:])
+    taps = hint(weight.sizes[2]) * hint(weight.sizes[3])
+    pixels = batch * oh * ow
+    how = (tuple(hint(size) for size in weight.sizes[2:]), stride, padding, dilation)
+    plain = all(map(_is_contiguous, (dy, x, weight)))
+    if plain and mask[0] and winograd.pays(hint(x.sizes[1]), count, (oh, ow), how):
+        return _on_planes("convolution_backward")
+    if plain and pixels > (128 if mask[0] else 255) and conv1x1.pays(hint(x.sizes[1]), count, (oh, ow), how):
+        return _on_points("convolution_backward")
+    if pixels * depth * count < SMALL_PRODUCT or depth < 16 or count < 16:
+        return aten_choice(target, "small")
+    if small_gemm.backward_is_faster(bool(mask[0]), pixels, taps, max(stride), depth * count):
+        name = "convolution_backward"
+        return Choice(
+            getattr(small_gemm, name), f"{small_gemm.__name__}:{name}", "own", f"{pixels} pixels: weights as they lie"
+        )
+    return aten_choice(target, f"{pixels} pixels: oneDNN's is the fastest")
+
+
+def _on_planes(name: str) -> Choice:
+    call = f"{winograd.__name__}:{name}"
+    return Choice(getattr(winograd, name), call, "own", "fewer multiplications (Winograd)", form="planes", symbolic=True)
+
+
+def _on_points(name: str) -> Choice:
+    call = f"{conv1x1.__name__}:{name}"
+    return Choice(getattr(conv1x1, name), call, "own", "a product an image", form="points", symbolic=True)
+
+
+def _is_contiguous(operand: Operand) -> bool:
+    return _same_strides(operand, _contiguous_strides(operand.sizes))
+
+
+def _contiguous_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    strides: list[Any] = [1]
+    for size in reversed(sizes[1:]):
+        strides.append(strides[-1] * size)
+    return tuple(reversed(strides))
+
+
+def _last_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
+    _, channels, height, width = sizes
+    return (channels * height * width, 1, channels * width, channels)
+
+
+def _same_strides(operand: Operand, strides: Sequence[Any]) -> bool:
+    """Strides of dimensions of size 1 do not matter."""
+    return all(
+        a == b for a, b, size in zip(operand.strides, strides, operand.sizes, strict=True) if size != 1
+    )
+
+
+def _is_image(operand: Operand) -> bool:
+    return _same_strides(operand, _contiguous_strides(operand.sizes)) or _is_last_only(operand)
+
+
+def _is_last_only(operand: Operand) -> bool:
+    return _same_strides(operand, _last_strides(operand.sizes)) and not _same_strides(
+        operand, _contiguous_strides(operand.sizes)
+    )
+
+
+def _pack(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    return Choice(packed_ops.pack, f"{packed_ops.__name__}:pack", "own", "a weight that is no constant")
+
+
+def _packed(name: str) -> Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]:
+    choice = Choice(
+        getattr(packed_ops, name),
+        f"{packed_ops.__name__}:{name}",
+        "own",
+        "packed weights",
+        _PACKED_POSTS,
+        residual=True,
+    )
+    return lambda target, args, hint: choice
+
+
+def _lstm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    return Choice(packed_ops.lstm, f"{packed_ops.__name__}:lstm", "own", "packed weights stay in each thread's cache")
+
+
+def _attention(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    call = f"{packed_ops.__name__}:attention"
+    return Choice(packed_ops.attention, call, "own", "scores stay in the cache", symbolic=True)
+
+
+def _drawn(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
+    return Choice(target, f"{rng.__name__}:{target.__name__}", "python", "torch's own stream, in vectors")
+
+
+_PACKED_POSTS = frozenset(packed.POSTS)
+
+#: operator -> rule. Every other operator that is not lowered to loops runs ATen's kernel.
+RULES: dict[Any, Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]] = {
+    aten.mm.default: _mm,
+    aten.addmm.default: _addmm,
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    packed_ops.convolution: _packed("convolution"),
+    packed_ops.linear: _packed("linear"),
+    packed_ops.pack: _pack,
+    packed_ops.lstm: _lstm,
+    packed_ops.attention: _attention,
+    rng.bernoulli: _drawn,
+}

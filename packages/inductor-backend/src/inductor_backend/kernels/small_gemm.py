@@ -1,0 +1,181 @@
+"""Our own products as operators: drop-in forms of aten.mm, addmm and convolution for few rows.
+
+In: float32 CPU tensors. Out: a new tensor, or `out` filled. What always holds: the arguments are those of
+the ATen operator, plus ``post`` (an activation, see `POSTS`) and ``residual`` (added after it). They check
+nothing that the ATen operator would check: `table.best` hands them out only for arguments they take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from inductor_backend.kernels import native
+from inductor_backend.kernels.native import POSTS as ALL_POSTS
+
+#: Activations that the product applies before it stores, by name: the number in native/tensors.h.
+POSTS = {
+    name: ALL_POSTS[name] for name in ("none", "relu", "gelu_erf", "gelu_tanh", "silu", "tanh", "sigmoid")
+}
+
+_NK, _KN = 0, 1
+
+
+def form(pixels: int, image: int, count: int, taps: int, contiguous: bool) -> str | None:
+    """How a convolution is done, or None where oneDNN's is the faster (docs/notes/cpu_externs.md).
+
+    "unfolded": a row a pixel, for few pixels, so that the weights are read once, as they lie. "direct": pixels
+    along the vector registers and weights broadcast, for contiguous operands. pixels: of all images' results;
+    image: of one; count: channels of the result; taps: of the window; contiguous: of input and weight.
+    """
+    if pixels <= 128 or (taps == 1 and pixels <= 256 and image < 64):
+        return "unfolded"
+    if contiguous and image >= 64 and count >= 64 and pixels <= (5000 if taps == 1 else 300):
+        return "direct"
+    return None
+
+
+def backward_is_faster(of_input: bool, pixels: int, taps: int, stride: int, weights: int) -> bool:
+    """Whether ours computes a gradient faster than oneDNN, which reorders weights (docs/notes/cpu_externs.md).
+    of_input: the input's gradient, else the weight's. pixels: of all images' results; weights: their number."""
+    if of_input:
+        return pixels <= 64 or (taps == 1 and pixels <= (256 if stride > 1 else 128))
+    return (
+        pixels <= 128
+        or (taps == 1 and stride > 1 and pixels <= 256)
+        or (pixels <= 512 and weights >= 1 << 20)
+    )
+
+
+def addmm(
+    bias: torch.Tensor | None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    post: str = "none",
+    residual: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``act(a @ b + bias) + residual``: a [M,K] with dense rows, b [K,N] with one unit stride, bias [N] dense,
+    residual [M,N] with dense rows. float32."""
+    row, column = b.stride()
+    layout, ldw = (_NK, column) if row == 1 else (_KN, row)
+    return _product("run_linear", (layout, a, a.stride(0), b, ldw), bias, a, b, post, residual, out)
+
+
+def blocked_addmm(
+    bias: torch.Tensor | None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    post: str = "none",
+    residual: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The same for many rows: a and b may be turned round (each has one unit stride)."""
+    return _product("run_blocked", (a, *a.stride(), b, *b.stride()), bias, a, b, post, residual, out)
+
+
+def _product(
+    launcher: str,
+    operands: tuple[torch.Tensor | int, ...],
+    bias: torch.Tensor | None,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    post: str,
+    residual: torch.Tensor | None,
+    out: torch.Tensor | None,
+) -> torch.Tensor:
+    """What both launchers take after their operands."""
+    m, k = a.shape
+    n = b.shape[1]
+    if out is None:
+        out = torch.empty_strided((m, n), (n, 1))
+    native.function(launcher)(
+        *operands, out, out.stride(0), m, n, k,
+        0 if bias is None else bias, 0 if residual is None else residual,
+        0 if residual is None else residual.stride(0), POSTS[post],
+    )  # fmt: skip
+    return out
+
+
+def mm(a: torch.Tensor, b: torch.Tensor, **more: object) -> torch.Tensor:
+    """``a @ b``: see `addmm`."""
+    return addmm(None, a, b, **more)  # type: ignore[arg-type]
+
+
+def blocked_mm(a: torch.Tensor, b: torch.Tensor, **more: object) -> torch.Tensor:
+    """``a @ b``: see `blocked_addmm`."""
+    return blocked_addmm(None, a, b, **more)  # type: ignore[arg-type]
+
+
+def convolution(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool = False,
+    output_padding: Sequence[int] = (0, 0),
+    groups: int = 1,
+    *,
+    post: str = "none",
+    residual: torch.Tensor | None = None,
+    channels_last: bool | None = None,
+    direct: bool | None = None,
+) -> torch.Tensor:
+    """2-D convolution, groups 1, not transposed: x and weight contiguous or channels-last, float32. The result
+    is channels-last if `channels_last`, by default if one of them is, as eager's; residual has its layout.
+    direct: which of the two forms; by default what `form` says. "direct" is for contiguous operands only."""
+    batch, channels, height, width = x.shape
+    count, _, kh, kw = weight.shape
+    (sh, sw), (ph, pw), (dh, dw) = stride, padding, dilation
+    oh = (height + 2 * ph - dh * (kh - 1) - 1) // sh + 1
+    ow = (width + 2 * pw - dw * (kw - 1) - 1) // sw + 1
+    x_last, w_last = _is_last(x), _is_last(weight)
+    last = (x_last or w_last) if channels_last is None else channels_last
+    strides = (oh * ow * count, 1, ow * count, count) if last else (count * oh * ow, oh * ow, ow, 1)
+    out = torch.empty_strided((batch, count, oh, ow), strides)
+    contiguous = not (x_last or w_last or last)
+    if direct is None:
+        direct = form(batch * oh * ow, oh * ow, count, kh * kw, contiguous) == "direct"
+    native.function("run_convolution")(
+        x, weight, 0 if bias is None else bias, 0 if residual is None else residual, out,
+        batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, POSTS[post], x_last, w_last, int(last),
+        int(direct and contiguous),
+    )  # fmt: skip
+    return out
+
+
+def convolution_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+    """aten.convolution_backward for a 2-D convolution, groups 1, not transposed, without the bias's gradient. Operands
+    are contiguous or channels-last, float32; a gradient has the layout of what it belongs to."""
+    count, _, kh, kw = weight.shape
+    numbers = (*x.shape, kh, kw, *stride, *padding, *dilation, *dy.shape[2:], count, _is_last(dy))
+    dx = dw = None
+    if mask[0]:
+        dx = torch.empty_like(x)
+        native.function("run_convolution_backward_input")(dy, weight, dx, *numbers, _is_last(weight), _is_last(x))
+    if mask[1]:
+        dw = torch.empty_like(weight)
+        native.function("run_convolution_backward_weight")(dy, x, dw, *numbers, _is_last(x), _is_last(weight))
+    return dx, dw, None
+
+
+def _is_last(t: torch.Tensor) -> int:
+    """1 for channels-last strides that are not contiguous ones too."""
+    return int(not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last))

@@ -1,0 +1,65 @@
+"""Convolutions 3x3 with stride 1 on contiguous images, and the gradient of their input, by Winograd's F(2x2, 3x3).
+
+In: float32 CPU tensors. Out: new contiguous tensors. What always holds: arguments are those of the ATen operators;
+`pays` says for which convolutions the kernel (native/planes.cpp) is the fastest; errors are at most about twice those of
+sums of products.
+
+This is what training uses: nothing is turned into another layout, so that saved tensors, operators of ATen and
+gradients of weights have eager's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.kernels import native
+
+#: Transformed weights, 16 numbers for each of these, stay in memory between calls: 8 MiB at most.
+MOST_WEIGHTS = 1 << 17
+
+
+def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) -> bool:
+    """For a convolution from `channels` to `count` channels whose result is an image of these sides, or its input's
+    gradient. how: window, stride, padding, dilation."""
+    window, stride, padding, dilation = (tuple(one) for one in how)
+    if (window, stride, dilation) != ((3, 3), (1, 1), (1, 1)) or max(padding) > 2 or min(padding) < 0:
+        return False
+    if min(channels, count) < 32 or channels * count > MOST_WEIGHTS:
+        return False
+    pixels = image[0] * image[1]
+    return image[1] >= 14 and (pixels >= 784 or (pixels >= 196 and min(channels, count) >= 128))
+
+
+def numbers(
+    sizes: Sequence[Any], result: Sequence[Any], padding: Sequence[int], weight: Sequence[Any], gradient: bool
+) -> list[Any]:
+    """Of `run_planes` after its tensors. sizes, result: of what is read and what is written; padding: of the convolution;
+    weight: its strides."""
+    batch, channels, height, width = sizes
+    _, count, oh, ow = result
+    around = [2 - one for one in padding] if gradient else list(padding)
+    steps = (weight[1], weight[0]) if gradient else (weight[0], weight[1])
+    return [batch, channels, height, width, count, *around, oh, ow, *steps, int(gradient)]
+
+
+def convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Any, padding: Sequence[int], *rest: Any
+) -> torch.Tensor:
+    """aten.convolution where `pays` said so."""
+    sides = [size + 2 * pad - 2 for size, pad in zip(x.shape[2:], padding, strict=True)]
+    out = torch.empty(x.shape[0], weight.shape[0], *sides)
+    given = numbers(x.shape, out.shape, padding, weight.stride(), False)
+    native.function("run_planes")(x, weight, 0 if bias is None else bias, out, *given)
+    return out
+
+
+def convolution_backward(
+    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, stride: Any, padding: Sequence[int], *rest: Any
+) -> tuple[torch.Tensor, None, None]:
+    """aten.convolution_backward where only the input's gradient is asked for."""
+    dx = torch.empty(x.shape)
+    native.function("run_planes")(dy, weight, 0, dx, *numbers(dy.shape, x.shape, padding, weight.stride(), True))
+    return dx, None, None

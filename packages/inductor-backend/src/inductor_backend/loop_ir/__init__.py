@@ -1,1 +1,0 @@
-"""The loop IR: buffers, loop bodies, nodes, views; its verifier and printer."""

@@ -1,0 +1,1 @@
+"""Rewrites of the ATen graph before it is lowered: constant folding, our own kernels, packed weights, repeated subgraphs."""

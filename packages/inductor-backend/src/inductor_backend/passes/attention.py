@@ -1,0 +1,272 @@
+"""Attention becomes one operator of ours: scaled_dot_product_attention, and what is written by hand as products and softmax.
+
+In: an ATen graph for inference. Out: the same graph, or a copy with `packed_ops.attention`. What always holds: float32; nobody
+else reads scores, probabilities or the sums that ATen's kernel returns beside the result; no dropout; only where our kernel is
+the faster one for the captured sizes. What is added to the scores is added up first: results differ by rounding alone, and a
+row that sees no key is 0 for scaled_dot_product_attention and NaN where softmax is written out, as in eager.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor_backend.ir.symbolic_sizes import hint
+from inductor_backend.kernels import attention, packed_ops
+from inductor_backend.passes.fx_edit import Editor, aten, copy_of
+from tracer_core.plugin_api import CompileSpec, Phase
+
+Node = torch.fx.Node
+
+_FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
+#: Factors of scores that become one, which neither overflows nor vanishes where the product would not.
+_LEAST, _MOST = 1e-9, 1e9
+_VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
+
+
+def with_own_attention(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+    """The graph to lower."""
+    targets = {node.target for node in gm.graph.nodes}
+    if spec.phase is not Phase.INFERENCE or not targets & {_FLASH, aten._softmax.default}:
+        return gm
+    editor = Editor(copy_of(gm), ())
+    found = False
+    for node in list(editor.graph.nodes):
+        rule = _RULES.get(node.target)
+        found |= rule is not None and rule(editor, node)
+    return editor.gm if found else gm
+
+
+def _value(node: Any, rank: int = 4) -> torch.Tensor | None:
+    """What a node computes, where that is a float32 tensor of so many dimensions."""
+    value = node.meta.get("val") if isinstance(node, Node) else None
+    fits = isinstance(value, torch.Tensor) and value.dtype == torch.float32 and value.dim() == rank
+    return value if fits else None
+
+
+def _sizes(value: torch.Tensor | None) -> tuple[str, ...] | None:
+    return None if value is None else tuple(map(str, value.shape))
+
+
+def _pays(query: Any, key: Any, value: Any) -> bool:
+    values = [_value(one) for one in (query, key, value)]
+    if any(one is None for one in values):
+        return False
+    q, k, v = (tuple(map(str, one.shape)) for one in values)  # type: ignore[union-attr]
+    if q[:2] != k[:2] or k[:3] != v[:3] or q[3] != k[3] or "0" in (*q, *v):
+        return False
+    _, keys, depth, width = (*map(hint, values[1].shape[1:]), hint(values[2].shape[3]))  # type: ignore[union-attr]
+    return attention.pays(keys, depth, width)
+
+
+def _erase_dead(editor: Editor, roots: list[Node]) -> None:
+    """Removes these nodes, and those before them, that nobody reads any more."""
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node.op == "call_function" and not node.users and node in node.graph.nodes:
+            sources = list(node.all_input_nodes)
+            editor.graph.erase_node(node)
+            stack.extend(sources)
+
+
+# scaled_dot_product_attention -----------------------------------------------------------------------
+
+
+def _flash(editor: Editor, node: Node) -> bool:
+    names = ("query", "key", "value", "dropout_p", "is_causal")
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    query, key, value = (given.get(name) for name in names[:3])
+    mask, causal = given.get("attn_mask"), given.get("is_causal", False)
+    if given.get("dropout_p", 0.0) != 0.0 or not _pays(query, key, value):
+        return False
+    if any(user.args[1] != 0 for user in node.users) or not node.users:
+        return False
+    if mask is not None and _value(mask, 2) is None and _value(mask) is None:
+        return False
+    assert isinstance(query, Node)
+    scale = given.get("scale")
+    depth = query.meta["val"].shape[3]
+    known = isinstance(depth, int) if scale is None else isinstance(scale, (int, float)) and abs(scale) <= _MOST
+    if not known:  # the kernel's call has it as a number, of float32
+        return False
+    new = editor.call(node, packed_ops.attention, query, key, value, mask, scale, bool(causal), True)
+    for item in list(node.users):
+        new.meta["val"] = item.meta["val"]
+        item.replace_all_uses_with(new)
+        editor.graph.erase_node(item)
+    editor.graph.erase_node(node)
+    return True
+
+
+# products and softmax -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Scores:
+    """What softmax reads: product times scale, and what is added then. Mutable while the chain is read."""
+
+    product: Node
+    scale: float
+    added: list[Node]
+
+
+def _only_user(node: Node) -> Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def _by_hand(editor: Editor, node: Node) -> bool:
+    shape = _sizes(_value(node))
+    x, dim, half = node.args
+    if shape is None or dim not in (-1, 3) or half or not isinstance(x, Node):
+        return False
+    scores = _scores_of(editor, x, shape)
+    result = _result_of(node, shape)
+    if scores is None or result is None:
+        return False
+    second, result_view = result
+    query = _operand(editor, scores.product.args[0], shape[:3], None)
+    turned = _operand(editor, scores.product.args[1], shape[:2], shape[3])
+    value = _operand(editor, second.args[1], (*shape[:2], shape[3]), None)
+    if query is None or turned is None or value is None:
+        return False
+    for bmm, sizes in ((scores.product, shape[2:]), (second, (shape[2], _sizes(_value(value))[3]))):  # type: ignore[index]
+        if _sizes(_value(bmm, 3))[1:] != sizes:  # type: ignore[index]
+            return False  # a view has cut its operands otherwise than by heads
+    if _sizes(_value(result_view)) != (*shape[:3], _sizes(_value(value))[3]):  # type: ignore[index]
+        return False
+    key = editor.call(node, aten.transpose.int, turned, 2, 3)
+    if not _pays(query, key, value) or any(not 1 <= one.meta["val"].dim() <= 4 for one in scores.added):
+        _erase_dead(editor, [key])
+        return False
+    mask = None
+    for one in scores.added:
+        mask = one if mask is None else editor.call(node, aten.add.Tensor, mask, one)
+    new = editor.call(result_view, packed_ops.attention, query, key, value, mask, scores.scale, False, False)
+    new.meta["val"] = result_view.meta["val"]
+    result_view.replace_all_uses_with(new)
+    _erase_dead(editor, [result_view])
+    return True
+
+
+def _scores_of(editor: Editor, x: Node, shape: tuple[str, ...]) -> _Scores | None:
+    """The chain from softmax back to the product."""
+    found = _Scores(x, 1.0, [])
+    while True:
+        if _only_user(x) is None or _sizes(_value(x)) != shape or not _LEAST <= abs(found.scale) <= _MOST:
+            return None
+        if x.target is aten.add.Tensor and not x.kwargs and len(x.args) == 2 and found.scale == 1.0:
+            step = _before_addition(editor, x, shape)
+            if step is None:
+                return None
+            x, added = step
+            found.added.append(added)
+        elif x.target in (aten.mul.Tensor, aten.div.Tensor) and isinstance(x.args[1], (int, float)) and not x.kwargs:
+            factor = x.args[1]
+            if not _LEAST <= abs(factor) <= _MOST:
+                return None
+            found.scale *= factor if x.target is aten.mul.Tensor else 1 / factor
+            x = x.args[0]  # type: ignore[assignment]
+        elif x.target in _VIEWS and isinstance(x.args[0], Node) and _value(x.args[0], 5) is not None:
+            step = _through_windows(editor, x, shape)
+            if step is None or found.scale != 1.0:
+                return None
+            x, added = step
+            found.added.append(added)
+        elif x.target in _VIEWS and isinstance(x.args[0], Node) and x.args[0].target is aten.bmm.default:
+            found.product = x.args[0]
+            return found if _only_user(found.product) is x else None
+        else:
+            return None
+
+
+def _before_addition(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[Node, Node] | None:
+    """(scores, what is added to them)."""
+    for chain, other in (x.args, x.args[::-1]):
+        fits = isinstance(chain, Node) and isinstance(other, Node) and chain is not other
+        if fits and _sizes(_value(chain)) == shape and _leads_to_product(chain):  # type: ignore[arg-type]
+            value = other.meta.get("val")  # type: ignore[union-attr]
+            plain = isinstance(value, torch.Tensor) and value.dtype == torch.float32 and 1 <= value.dim() <= 4
+            return (chain, other) if plain else None  # type: ignore[return-value]
+    return None
+
+
+def _leads_to_product(node: Any) -> bool:
+    """Whether one of a few steps back is a product."""
+    for _ in range(8):
+        if not isinstance(node, Node):
+            return False
+        if node.target is aten.bmm.default:
+            return True
+        if node.target is aten.add.Tensor:
+            return any(_leads_to_product(one) for one in node.args)
+        if node.target not in (aten.mul.Tensor, aten.div.Tensor, *_VIEWS):
+            return False
+        node = node.args[0]
+    return False
+
+
+def _through_windows(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[Node, Node] | None:
+    """Swin's masks: windows of an image are a dimension of their own while theirs is added."""
+    total = x.args[0]
+    assert isinstance(total, Node)
+    if total.target is not aten.add.Tensor or total.kwargs or len(total.args) != 2 or _only_user(total) is not x:
+        return None
+    inner, mask = total.args
+    value, given = _value(total, 5), _value(mask, 5)
+    if value is None or given is None or not isinstance(inner, Node) or inner.target not in _VIEWS:
+        return None
+    before = inner.args[0]
+    if _only_user(inner) is not total or not isinstance(before, Node) or _sizes(_value(before)) != shape:
+        return None
+    images, windows = value.shape[:2]
+    whole = isinstance(images, int) and isinstance(windows, int) and _sizes(value)[2:] == shape[1:]  # type: ignore[index]
+    if not whole or str(images * windows) != shape[0] or str(given.shape[1]) != str(windows):
+        return None
+    sizes = list(given.shape)
+    if images != sizes[0]:
+        mask = editor.call(x, aten.expand.default, mask, [images, *sizes[1:]])
+        mask = editor.call(x, aten.clone.default, mask, memory_format=torch.contiguous_format)
+    added = editor.call(x, aten.reshape.default, mask, [images * windows, *sizes[2:]])
+    return before, added
+
+
+def _result_of(node: Node, shape: tuple[str, ...]) -> tuple[Node, Node] | None:
+    """(the second product, the view of it with four dimensions), where only they read the probabilities."""
+    here = node
+    while True:
+        user = _only_user(here)
+        if user is None:
+            return None
+        if user.target is aten.bmm.default:
+            break
+        same = user.target in (aten.expand.default, aten.clone.default) and _sizes(_value(user)) == shape
+        if not same and not (user.target in _VIEWS and _value(user, 3) is not None):
+            return None
+        here = user
+    view = _only_user(user)
+    if user.args[0] is not here or user.args[1] is here or view is None or view.target not in _VIEWS:
+        return None
+    sizes = _sizes(_value(view))
+    return (user, view) if sizes is not None and sizes[:3] == shape[:3] else None
+
+
+def _operand(editor: Editor, node: Any, first: tuple[str, ...], last: str | None) -> Node | None:
+    """What a product reads, with four dimensions: the first of these sizes (and the last of that one)."""
+    while isinstance(node, Node) and _value(node) is None:
+        if node.target not in _VIEWS or _value(node, 3) is None:
+            return None
+        node = node.args[0]
+    sizes = _sizes(_value(node))
+    if sizes is None or sizes[: len(first)] != first or (last is not None and sizes[3] != last):
+        return None
+    while node.target in (aten.clone.default, aten.expand.default):
+        if _sizes(_value(node.args[0])) != sizes:
+            break
+        node = node.args[0]
+    return node  # type: ignore[no-any-return]
+
+
+_RULES = {_FLASH: _flash, aten._softmax.default: _by_hand}

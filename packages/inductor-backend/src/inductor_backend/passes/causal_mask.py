@@ -1,0 +1,179 @@
+"""Attention masks on GPUs that are the same in every call: causal ones, and ones that hide nothing, become a flag.
+
+In: an ATen graph for inference on a CUDA device. Out: the same graph, or a copy whose attentions are told `is_causal` in place
+of such a mask. What always holds: a mask is replaced only where it was computed, from nothing that an input holds, and
+every element of it is what the flag means; attention without dropout, square, of static sizes. Programs that look for packed
+sequences (transformers' Llama) hand over the causal mask as a tensor: reading it takes several times as long as flash
+attention, which computes only what is seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from inductor_backend.passes.constant_folding import made_of
+from inductor_backend.passes.fx_edit import Editor, aten, copy_of, makes_known_values
+from tracer_core.plugin_api import CompileSpec, Phase, logger
+
+#: Operators that take a mask as argument 3 -> the places of dropout and is_causal.
+MASKED = {
+    aten._scaled_dot_product_efficient_attention.default: (5, 6),
+    aten._scaled_dot_product_cudnn_attention.default: (5, 6),
+}
+
+#: What torch writes for "hidden" where it hands a mask of booleans to cuDNN (torch 2.11; -inf elsewhere).
+HIDDEN_FROM_CUDNN = -65504.0
+
+#: Elements of the largest mask that is looked at.
+LARGEST = 1 << 24
+
+Node = torch.fx.Node
+
+
+def with_known_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+    """The graph to lower."""
+    if spec.phase is not Phase.INFERENCE:
+        return gm
+    known = _known(gm.graph)
+    # Of a mask and its operator: whether it is causal; False where it hides nothing, None where it is neither.
+    found: dict[tuple[Node, Any], bool | None] = {}
+    for node in gm.graph.nodes:
+        if _is_plain(node) and node.args[3] in known:
+            mask, key = node.args[3], (node.args[3], node.target)
+            if key not in found:
+                found[key] = _meaning(gm, _whole(mask), node.target)
+    if all(meaning is None for meaning in found.values()):
+        return gm
+    editor = Editor(copy_of(gm), ())
+    copies = dict(zip(gm.graph.nodes, list(editor.graph.nodes), strict=True))
+    for node in gm.graph.nodes:
+        meaning = found.get((node.args[3], node.target)) if _is_plain(node) else None
+        if meaning is not None:
+            _replace(editor, copies[node], meaning)
+    editor.graph.eliminate_dead_code()
+    return editor.gm
+
+
+def _is_plain(node: Node) -> bool:
+    """An attention with a mask, without dropout, of which the result alone is read."""
+    if node.op != "call_function" or node.target not in MASKED or not isinstance(node.args[3], Node):
+        return False
+    dropout, causal = (node.args[place] if place < len(node.args) else 0 for place in MASKED[node.target])
+    query, key = (node.args[place].meta["val"] for place in (0, 1))  # type: ignore[union-attr]
+    square = isinstance(query.shape[-2], int) and query.shape[-2] == key.shape[-2]
+    alone = all(user.target is not None and user.args[1:] == (0,) for user in node.users)
+    return bool(dropout == 0 and not causal and square and alone)
+
+
+def _known(graph: torch.fx.Graph) -> set[Node]:
+    """Nodes that compute the same in every call."""
+    found: set[Node] = set()
+    for node in graph.nodes:
+        value, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
+        if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
+            continue
+        if node.op == "get_attr" or makes_known_values(node):
+            found.add(node)
+        elif node.op == "call_function" and node.all_input_nodes and schema is not None:
+            drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            if not schema.is_mutable and not drawn and found.issuperset(node.all_input_nodes):
+                found.add(node)
+    return found
+
+
+def _whole(mask: Node) -> Node:
+    """What a mask was expanded from along its first dimensions."""
+    while mask.target is aten.expand.default and isinstance(mask.args[0], Node):
+        if mask.args[0].meta["val"].shape[-2:] != mask.meta["val"].shape[-2:]:
+            break
+        mask = mask.args[0]
+    return mask
+
+
+def _meaning(gm: torch.fx.GraphModule, mask: Node, reader: Any) -> bool | None:
+    """What a mask tells this operator. True: what comes later is hidden. False: nothing is. None: anything else."""
+    fake = mask.meta["val"]
+    if fake.dim() < 2 or fake.shape[-1] != fake.shape[-2] or fake.numel() > LARGEST:
+        return None
+    value = _computed(gm, mask)
+    if value is None:
+        return None
+    kept = value if value.dtype is torch.bool else value == 0
+    if value.dtype is not torch.bool and not torch.equal(_hidden(value, reader), ~kept):
+        return None
+    if bool(kept.all()):
+        return False
+    size = kept.shape[-1]
+    causal = torch.ones(size, size, dtype=torch.bool).tril()
+    return True if torch.equal(kept, causal.expand_as(kept)) else None
+
+
+def _hidden(numbers: torch.Tensor, reader: Any) -> torch.Tensor:
+    """Where a mask of numbers leaves nothing to see. (A causal mask leaves each row an element that is seen, beside which
+    cuDNN's number leaves 0.)"""
+    hidden = numbers == -torch.inf
+    if reader is aten._scaled_dot_product_cudnn_attention.default:
+        hidden |= numbers == torch.tensor(HIDDEN_FROM_CUDNN, dtype=numbers.dtype)
+    return hidden
+
+
+def _computed(gm: torch.fx.GraphModule, wanted: Node) -> torch.Tensor | None:
+    """The node's value, computed on the CPU; None where the CPU cannot."""
+    needed = made_of([wanted])
+    values: dict[Node, Any] = {}
+    here = {"device": torch.device("cpu")}
+    try:
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            for node in gm.graph.nodes:
+                if node not in needed:
+                    continue
+                if node.op == "get_attr":
+                    values[node] = _attribute(gm, node).cpu()
+                    continue
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)  # type: ignore[misc]
+                values[node] = node.target(*args, **{**kwargs, **(here if "device" in kwargs else {})})  # type: ignore[operator]
+    except (RuntimeError, NotImplementedError, IndexError, TypeError) as error:
+        logger().info("an attention's mask stays a tensor: %s", error)
+        return None
+    value = values[wanted]
+    return value if type(value) is torch.Tensor else None  # else it was computed under somebody's mode
+
+
+def _attribute(gm: torch.fx.GraphModule, node: Node) -> torch.Tensor:
+    value: Any = gm
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def _replace(editor: Editor, node: Node, causal: bool) -> None:
+    rest: list[Any]
+    query, key, value = node.args[:3]
+    scale = {name: given for name, given in node.kwargs.items() if name == "scale"}
+    if _has_flash(*(one.meta["val"] for one in (query, key, value))):  # type: ignore[union-attr]
+        target, rest = aten._scaled_dot_product_flash_attention.default, [0.0, causal, False]
+    else:
+        target, rest = aten._scaled_dot_product_efficient_attention.default, [None, False, 0.0, causal]
+    made = editor.call(node, target, query, key, value, *rest, **scale)
+    node.replace_all_uses_with(made)
+    editor.graph.erase_node(node)
+
+
+def _has_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether flash attention, which torch would choose without a mask, takes these."""
+    available = getattr(torch.backends.cuda, "is_flash_attention_available", None)
+    if available is None or not available() or not torch.backends.cuda.flash_sdp_enabled():
+        return False
+    if query.dtype not in (torch.float16, torch.bfloat16) or not (query.shape == key.shape == value.shape):
+        return False
+    plain = all(one.stride(-1) == 1 for one in (query, key, value))
+    fits = query.shape[-1] % 8 == 0 and query.shape[-1] <= 256
+    return plain and fits and 0 not in query.shape and generation(query.device) >= 8
+
+
+def generation(device: torch.device) -> int:
+    """The first number of the device's compute capability; 0 where graphs are compiled without a GPU."""
+    return torch.cuda.get_device_capability(device)[0] if torch.cuda.is_available() else 0

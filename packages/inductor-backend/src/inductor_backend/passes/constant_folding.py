@@ -1,0 +1,149 @@
+"""Tensors that no input has a part in are computed once, when the graph is compiled: masks, tables of positions.
+
+In: an ATen graph for inference. Out: the same graph, or a copy that reads them as its constants. What always holds: only
+operators without random numbers and without writes, of sizes that are no symbols; a chain of cheap loops stays, because
+the kernels that read it compute it faster than they would load it.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from inductor_backend.ir.ops import MEMORY_DTYPES
+from inductor_backend.passes.constant_subgraph import VIEWS
+from inductor_backend.passes.fx_edit import aten, copy_of, makes_known_values
+from tracer_core.plugin_api import CompileSpec, Phase
+
+Node = torch.fx.Node
+
+#: Elements of one result, and of all of them.
+MOST, MOST_OF_ALL = 1 << 18, 1 << 20
+
+#: Operators that the readers' kernels repeat for next to nothing.
+CHEAP = VIEWS | {
+    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default, aten.zeros.default, aten.ones.default,
+    aten.scalar_tensor.default, aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.clone.default,
+    aten._to_copy.default, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.mul.Tensor, aten.mul.Scalar,
+    aten.neg.default, aten.abs.default, aten.where.self, aten.masked_fill.Scalar, aten.eq.Scalar, aten.ne.Scalar,
+    aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, aten.eq.Tensor, aten.ne.Tensor, aten.lt.Tensor,
+    aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor, aten.logical_not.default, aten.logical_and.default,
+    aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.minimum.default, aten.maximum.default,
+}  # fmt: skip
+
+
+def with_known_tensors(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+    """The graph to lower."""
+    if spec.phase is not Phase.INFERENCE or not _results(gm.graph):
+        return gm
+    copied = copy_of(gm)
+    results = _results(copied.graph)
+    values = _computed(copied, results)
+    for number, node in enumerate(results):
+        value = values[node]
+        if type(value) is not torch.Tensor or not _alike(value, node.meta["val"]):
+            return gm  # computed under somebody's mode: leave the graph as it is
+        name = f"known_{number}"
+        copied.register_buffer(name, value)
+        with copied.graph.inserting_before(next(iter(copied.graph.nodes))):
+            constant = copied.graph.get_attr(name)
+        constant.meta = dict(node.meta)
+        node.replace_all_uses_with(constant)
+    _erase_unread(copied.graph)
+    return copied
+
+
+def _is_known(node: Node, known: dict[Node, bool]) -> bool:
+    """Whether a node is the same tensor in every call."""
+    value = node.meta.get("val")
+    if node.op == "get_attr" or not isinstance(value, torch.Tensor):
+        return node.op == "get_attr"
+    if makes_known_values(node):
+        return value.device.type == "cpu"
+    schema = getattr(node.target, "_schema", None)
+    fixed = torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ())
+    return (
+        node.op == "call_function"
+        and bool(node.all_input_nodes)
+        and all(known[source] for source in node.all_input_nodes)
+        and schema is not None
+        and not schema.is_mutable
+        and fixed
+        and value.device.type == "cpu"
+        and all(isinstance(size, int) for size in value.shape)
+    )
+
+
+def _results(graph: torch.fx.Graph) -> list[Node]:
+    """What the rest of the graph reads and is worth keeping."""
+    known: dict[Node, bool] = {}
+    dear: dict[Node, bool] = {}
+    found, elements = [], 0
+    for node in graph.nodes:
+        known[node] = _is_known(node, known)
+        if not known[node] or node.op == "get_attr":
+            dear[node] = False
+            continue
+        dear[node] = node.target not in CHEAP or any(dear[source] for source in node.all_input_nodes)
+    for node, is_dear in dear.items():
+        size = node.meta["val"].numel() if is_dear else 0
+        held = is_dear and node.meta["val"].dtype in MEMORY_DTYPES  # by loops, which copy what is returned
+        if held and node.target not in VIEWS and size <= MOST and _is_read(node, known):
+            found.append(node)
+            elements += size
+    return found if elements <= MOST_OF_ALL else []
+
+
+def _is_read(node: Node, known: dict[Node, bool]) -> bool:
+    """By the rest of the graph, as it is or through views, which cost nothing."""
+    return any(not known[user] or (user.target in VIEWS and _is_read(user, known)) for user in node.users)
+
+
+def made_of(results: list[Node]) -> set[Node]:
+    """These nodes and all that they are computed from."""
+    needed, stack = set(), list(results)
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack.extend(node.all_input_nodes)
+    return needed
+
+
+def _computed(gm: torch.fx.GraphModule, results: list[Node]) -> dict[Node, Any]:
+    """The values of these nodes and of what they are made of."""
+    needed = made_of(results)
+    values: dict[Node, Any] = {}
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        for node in gm.graph.nodes:
+            if node not in needed:
+                continue
+            if node.op == "get_attr":
+                values[node] = operator.attrgetter(str(node.target))(gm)
+                continue
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)  # type: ignore[misc]
+            values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+    return {node: _own(values[node]) for node in results}
+
+
+def _own(value: Any) -> Any:
+    """The value in memory of its own, dense."""
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _alike(value: torch.Tensor, fake: torch.Tensor) -> bool:
+    return (value.shape, value.stride(), value.dtype) == (fake.shape, fake.stride(), fake.dtype)
+
+
+def _erase_unread(graph: torch.fx.Graph) -> None:
+    """Nodes that only made what is a constant now."""
+    for node in reversed(list(graph.nodes)):
+        schema = getattr(node.target, "_schema", None)
+        drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        removable = node.op == "get_attr" or (
+            node.op == "call_function" and schema is not None and not schema.is_mutable and not drawn
+        )
+        if removable and not node.users:
+            graph.erase_node(node)

@@ -1,0 +1,139 @@
+"""A graph in two: what depends on constants alone, and the rest, which takes its results as inputs.
+
+In: an `Editor`. Out: `Folded`: the program that prepares constants, and the graph without them, whose last
+placeholders are what it prepares. What always holds: a view of a constant, and what is bigger than what it is made
+of, stays in the graph: it costs no memory there.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from inductor_backend.passes.fx_edit import Editor, aten
+
+#: Operators whose result is a view of their first argument.
+VIEWS = frozenset(
+    {
+        aten.t.default, aten.permute.default, aten.transpose.int, aten.view.default, aten._unsafe_view.default,
+        aten.expand.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
+        aten.slice.Tensor, aten.select.int, aten.detach.default, aten.alias.default, aten.reshape.default,
+    }
+)  # fmt: skip
+
+#: A result may have this many times the elements of the constants that it is made of, or `SMALL` of them.
+GROWTH, SMALL = 2, 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """steps: nodes in order, with the nodes that nobody reads after each. constants: the placeholders that they
+    begin with, by position among the graph's constants. known: tensors of the graph itself that they
+    read. results: nodes to hand over. read: positions of constants
+    that the graph still reads itself."""
+
+    steps: tuple[tuple[torch.fx.Node, tuple[torch.fx.Node, ...]], ...]
+    constants: dict[torch.fx.Node, int]
+    known: dict[torch.fx.Node, torch.Tensor]
+    results: tuple[torch.fx.Node, ...]
+    read: frozenset[int]
+
+    def prepare(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The results for these constants, each with memory of its own."""
+        env: dict[torch.fx.Node, Any] = {
+            node: tensors[position].detach() for node, position in self.constants.items()
+        } | self.known
+        for node, unused in self.steps:
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)  # type: ignore[misc]
+            env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+            for one in unused:
+                del env[one]
+        return [env[node] for node in self.results]
+
+
+def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
+    """Takes the constant part out of the editor's graph. constants: the placeholders, in order."""
+    graph = editor.graph
+    results = [node for node in graph.nodes if _is_result(editor, node) and _is_worth_it(editor, node)]
+    last = max((node for node in graph.nodes if node.op == "placeholder"), key=list(graph.nodes).index)
+    for node in results:
+        with graph.inserting_after(last):
+            last = graph.placeholder(f"folded_{node.name}")
+        last.meta = dict(node.meta)
+        outside = [user for user in node.users if user not in editor.constant]
+        for user in outside:
+            user.replace_input_with(node, last)
+    needed = _needed(results)
+    steps = tuple(node for node in graph.nodes if node in needed and node.op == "call_function")
+    uses = {node: sum(source is node for step in steps for source in step.all_input_nodes) for node in needed}
+    ordered: list[tuple[torch.fx.Node, tuple[torch.fx.Node, ...]]] = []
+    for step in steps:
+        done = []
+        for source in step.all_input_nodes:
+            uses[source] -= 1
+            if uses[source] == 0 and source.op == "call_function" and source not in results:
+                done.append(source)
+        ordered.append((step, tuple(done)))
+    known = {node: operator.attrgetter(str(node.target))(editor.gm) for node in needed if node.op == "get_attr"}
+    main, kept = _without(editor, needed, results)
+    editor.gm, editor.graph = main, main.graph
+    positions = {node: k for k, node in enumerate(constants) if node in needed}
+    read = frozenset(k for k, node in enumerate(constants) if kept[node].users)
+    return Folded(tuple(ordered), positions, known, tuple(results), read)
+
+
+def _without(
+    editor: Editor, needed: set[torch.fx.Node], results: Sequence[torch.fx.Node]
+) -> tuple[torch.fx.GraphModule, dict[torch.fx.Node, torch.fx.Node]]:
+    """The graph without what only served the results, and its nodes by those that they are copies of."""
+    graph = torch.fx.Graph()
+    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in editor.graph.nodes:
+        made[node] = graph.node_copy(node, made.__getitem__)
+        made[node].meta = dict(node.meta)
+    for node in reversed(list(graph.nodes)):
+        if node.op == "call_function" and not node.users and not _has_effect(node):
+            graph.erase_node(node)
+    return torch.fx.GraphModule(editor.gm, graph), made
+
+
+def _has_effect(node: torch.fx.Node) -> bool:
+    tags, schema = getattr(node.target, "tags", ()), getattr(node.target, "_schema", None)
+    return torch.Tag.nondeterministic_seeded in tags or bool(schema and schema.is_mutable)
+
+
+def _is_result(editor: Editor, node: torch.fx.Node) -> bool:
+    """A constant that the rest of the graph reads."""
+    if node not in editor.constant or node.op != "call_function":
+        return False
+    return isinstance(node.meta["val"], torch.Tensor) and any(
+        user not in editor.constant for user in node.users
+    )
+
+
+def _is_worth_it(editor: Editor, node: torch.fx.Node) -> bool:
+    root = node
+    while root.op == "call_function" and root.target in VIEWS:
+        root = root.args[0]  # type: ignore[assignment]
+    if root.op == "placeholder":
+        return False
+    sources = [one for one in _needed([node]) if one.op == "placeholder"]
+    return bool(
+        node.meta["val"].numel() <= max(SMALL, GROWTH * sum(one.meta["val"].numel() for one in sources))
+    )
+
+
+def _needed(roots: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The nodes that these depend on, and themselves."""
+    found: set[torch.fx.Node] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found

@@ -1,0 +1,158 @@
+"""Work on CPU tensors in a graph of a CUDA device that has nothing to do with the device's: counters of steps.
+
+In: an ATen graph. Out: the nodes of its host side (`host_side`), and the graph cut in two (`split`): what is left for the
+device, and a runner for the whole that launches the device's part first. What always holds: neither side reads what
+the other makes or writes, so their order does not matter; nodes that draw random numbers stay where they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from inductor_backend.ir.target import main_device
+from tracer_core.plugin_api import CompileSpec, Runner, logger, operators
+
+aten = operators("aten")
+
+Node = torch.fx.Node
+
+_FOUND: WeakKeyDictionary[torch.fx.Graph, frozenset[Node]] = WeakKeyDictionary()
+
+
+def host_side(graph: torch.fx.Graph) -> frozenset[Node]:
+    """The nodes of the host side; none in a graph of the CPU. (Remembered: a graph is not changed any more.)"""
+    if graph not in _FOUND:
+        _FOUND[graph] = frozenset(_closed(graph)) if main_device(graph).type != "cpu" else frozenset()
+    return _FOUND[graph]
+
+
+def _closed(graph: torch.fx.Graph) -> set[Node]:
+    found = {node for node in graph.nodes if node.op == "call_function" and _on_host(node)}
+    while True:
+        written = {node.args[0] for node in _writes(graph) if node not in found}
+        wrong = {node for node in found if not _alone(node, found, written)}
+        if not wrong:
+            return found
+        found -= wrong
+
+
+def _alone(node: Node, found: set[Node], written: set[Any]) -> bool:
+    """It reads inputs that the device does not write to and what the host side makes, and only that side reads it."""
+    for source in node.all_input_nodes:
+        if source not in found and (source.op != "placeholder" or source in written):
+            return False
+    return all(user in found or user.op == "output" for user in node.users)
+
+
+def _on_host(node: Node) -> bool:
+    """Whether all its tensors lie on the CPU, and it makes or writes to one."""
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return False
+    made = _tensors(node)
+    every = [*made, *(tensor for source in node.all_input_nodes for tensor in _tensors(source))]
+    return bool(made) and all(tensor.device.type == "cpu" for tensor in every)
+
+
+def _tensors(node: Node) -> list[torch.Tensor]:
+    value = node.meta.get("val")
+    return [one for one in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(one, torch.Tensor)]
+
+
+def _writes(graph: torch.fx.Graph) -> list[Node]:
+    return list(graph.find_nodes(op="call_function", target=aten.copy_.default))
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """graph, spec: the device's side, with the inputs of the whole. whole(runner): a runner for both sides."""
+
+    graph: torch.fx.GraphModule
+    spec: CompileSpec
+    whole: Callable[[Runner], Runner]
+
+
+def split(gm: torch.fx.GraphModule, spec: CompileSpec) -> Split | None:
+    """None where there is no host side."""
+    host = host_side(gm.graph)
+    if not host:
+        return None
+    placeholders = list(gm.graph.find_nodes(op="placeholder"))
+    (output,) = gm.graph.find_nodes(op="output")
+    outputs = list(output.args[0])  # type: ignore[arg-type]
+    ours = [place for place, value in enumerate(outputs) if value not in host]
+    device = torch.fx.Graph()
+    made: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        if node is not output and node not in host:
+            made[node] = device.node_copy(node, made.__getitem__)
+    device.output(tuple(_copied(outputs[place], made) for place in ours))
+    graph = torch.fx.GraphModule(gm, device, "DeviceSide")
+    written = [placeholders.index(node.args[0]) for node in _writes(gm.graph) if node in host]  # type: ignore[arg-type]
+    rest = dataclasses.replace(
+        spec,
+        outputs=tuple(spec.outputs[place] for place in ours),
+        mutations=tuple(index for index in spec.mutations if index not in written),
+    )
+    names = sorted({str(node.target) for node in host if isinstance(node.target, torch._ops.OpOverload)})
+    logger().info("%s: %d operators on CPU tensors run beside the graph of %s: %s",
+                  spec.name, len(host), main_device(gm.graph), ", ".join(names))  # fmt: skip
+    run_host = _host_runner(gm, host, placeholders, outputs)
+    return Split(graph, rest, lambda runner: _both(runner, run_host, ours, len(outputs)))
+
+
+def _copied(value: Any, made: dict[Node, Node]) -> Any:
+    return made[value] if isinstance(value, Node) else value
+
+
+def _host_runner(
+    gm: torch.fx.GraphModule, host: frozenset[Node], placeholders: Sequence[Node], outputs: Sequence[Any]
+) -> Callable[[list[Any]], Callable[[], list[tuple[int, Any]]]]:
+    """inputs -> the work, which gives (place, value) of each output of the host side."""
+    graph = torch.fx.Graph()
+    read = [index for index, node in enumerate(placeholders) if any(user in host for user in node.users)]
+    made = {placeholders[index]: graph.placeholder(placeholders[index].name) for index in read}
+    for node in gm.graph.nodes:
+        if node in host and node.target is not aten.copy_.default:
+            made[node] = graph.node_copy(node, made.__getitem__)
+    writes = [node for node in _writes(gm.graph) if node in host]
+    mine = [place for place, value in enumerate(outputs) if isinstance(value, Node) and value in host]
+    values = [node.args[1] for node in writes] + [outputs[place] for place in mine]
+    graph.output([made[value] for value in values])  # type: ignore[index]
+    forward = torch.fx.GraphModule(torch.nn.Module(), graph, "HostSide")
+    targets = [read.index(placeholders.index(node.args[0])) for node in writes]  # type: ignore[arg-type]
+
+    def prepare(inputs: list[Any]) -> Callable[[], list[tuple[int, Any]]]:
+        given = [inputs[index] for index in read]
+
+        def work() -> list[tuple[int, Any]]:
+            with torch.no_grad():
+                results = forward.forward(*given)
+                if targets:
+                    aten._foreach_copy_.default([given[place] for place in targets], results[: len(targets)])
+            return list(zip(mine, results[len(targets) :], strict=True))
+
+        return work
+
+    return prepare
+
+
+def _both(runner: Runner, host: Callable[[list[Any]], Any], ours: Sequence[int], count: int) -> Runner:
+    def run(inputs: list[Any]) -> list[Any]:
+        work = host(inputs)
+        results: list[Any] = [None] * count
+        for place, value in zip(ours, runner(inputs), strict=True):
+            results[place] = value
+        for place, value in work():
+            results[place] = value
+        return results
+
+    last = frozenset(ours[place] for place in getattr(runner, "channels_last", ()))
+    if last:
+        run.channels_last = last  # type: ignore[attr-defined]
+    return run

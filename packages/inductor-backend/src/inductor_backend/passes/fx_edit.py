@@ -1,0 +1,116 @@
+"""Edits of an ATen graph: new nodes with fake values, and which nodes depend on constants alone.
+
+In: a graph whose placeholders are partly constants. Out: nodes with ``meta["val"]``. What always holds: a new node
+has the user's line of the one that it was made for; a constant node computes the same whenever it is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+
+from inductor_backend.ir.graph_meta import INSTANCE
+from inductor_backend.kernels import packed
+from inductor_backend.kernels.packed_ops import OPERATORS, attention, geometry, lstm
+from inductor_backend.kernels.packed_ops import pack as pack_weight
+from inductor_backend.torch_private import lazy_graph_module
+from tracer_core.plugin_api import operators
+
+aten = operators("aten")
+
+
+def copy_node(graph: torch.fx.Graph, node: torch.fx.Node, to: Callable[[torch.fx.Node], torch.fx.Node]) -> torch.fx.Node:
+    """`node_copy`, in half its time: arguments given to a new node are searched for symbolic numbers, to warn of them."""
+    if node.op in ("placeholder", "output"):
+        copied = graph.node_copy(node, to)
+    else:
+        copied = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
+        copied.args = torch.fx.map_arg(node.args, to)  # type: ignore[assignment]
+        if node.kwargs:
+            copied.kwargs = torch.fx.map_arg(node.kwargs, to)  # type: ignore[assignment]
+    copied.meta = dict(node.meta)
+    return copied
+
+
+def copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The graph again, for edits."""
+    graph = torch.fx.Graph()
+    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in gm.graph.nodes:
+        made[node] = copy_node(graph, node, made.__getitem__)
+    copied: torch.fx.GraphModule = lazy_graph_module(gm, graph)
+    return copied
+
+
+class Editor:
+    """Mutable: the graph, and the set of its constant nodes. constants: placeholders that are."""
+
+    def __init__(self, gm: torch.fx.GraphModule, constants: Collection[torch.fx.Node]) -> None:
+        self.gm, self.graph = gm, gm.graph
+        self.constant: set[torch.fx.Node] = set(constants)
+        for node in self.graph.nodes:
+            if self._is_constant(node):
+                self.constant.add(node)
+
+    def _is_constant(self, node: torch.fx.Node) -> bool:
+        """Whether all that the node reads is constant, and there is such a thing. Numbers of the call, random
+        numbers and writes are not."""
+        if node.op != "call_function" or not node.all_input_nodes:
+            return False
+        tags = getattr(node.target, "tags", ())
+        schema = getattr(node.target, "_schema", None)
+        fixed = torch.Tag.nondeterministic_seeded not in tags and not (schema and schema.is_mutable)
+        return fixed and all(
+            source in self.constant or makes_known_values(source) for source in node.all_input_nodes
+        ) and any(source in self.constant for source in node.all_input_nodes)  # fmt: skip
+
+    def is_constant(self, *nodes: Any) -> bool:
+        """Whether each is a constant node or None."""
+        return all(node is None or node in self.constant for node in nodes)
+
+    def call(self, like: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+        """A new node before `like`, with its fake value."""
+        with self.graph.inserting_before(like):
+            node = self.graph.call_function(target, args, kwargs)
+        node.meta = {"user_frame": like.meta.get("user_frame", "?")}
+        if INSTANCE in like.meta:  # it belongs where the other does, and stands for none of the nodes there
+            node.meta[INSTANCE] = (like.meta[INSTANCE][0], -1)
+        node.meta["val"] = self._value(node, args, kwargs)
+        if self._is_constant(node):
+            self.constant.add(node)
+        return node
+
+    def _value(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        first = next(source.meta["val"] for source in node.all_input_nodes)
+        values = torch.fx.map_arg((args, kwargs), lambda source: source.meta["val"])
+        if node.target is pack_weight:
+            return first.new_empty(packed.packed_size(geometry(args[1])))
+        if node.target is lstm:
+            hidden = values[0][2]
+            return first.new_empty((args[4] + 1) * hidden.shape[0] * hidden.shape[1])
+        if node.target is attention:
+            query, _, found = (one for one in values[0][:3])
+            return found.new_empty((*query.shape[:3], found.shape[3]))
+        assert node.target not in OPERATORS
+        with first.fake_mode:
+            return node.target(*values[0], **values[1])  # type: ignore[operator]
+
+
+def makes_known_values(node: torch.fx.Node) -> bool:
+    """A constant of the graph, or an operator without tensors that gives the same in every call: ``full(...)``."""
+    if node.op == "get_attr":
+        return isinstance(node.meta.get("val"), torch.Tensor)
+    if node.op != "call_function" or node.all_input_nodes:
+        return False
+    value = node.meta.get("val")
+    tags = getattr(node.target, "tags", ())
+    uninitialised = getattr(node.target, "_opname", "") in (
+        "empty",
+        "empty_strided",
+        "new_empty",
+        "empty_permuted",
+    )
+    known = isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in value.shape)
+    return known and not uninitialised and torch.Tag.nondeterministic_seeded not in tags

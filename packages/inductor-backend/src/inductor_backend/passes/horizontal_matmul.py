@@ -1,0 +1,87 @@
+"""Products of one input with several constant weights become one product: queries, keys and values.
+
+In: an `Editor`. Out: the graph with one ``addmm`` (or ``mm``) and a slice for each product that it replaces. What always
+holds: each result is the sum that it was; the weights are put side by side once, when they are prepared.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from inductor_backend.passes.fx_edit import Editor, aten
+
+Node = torch.fx.Node
+
+_VIEWS = frozenset({aten.view.default, aten.reshape.default, aten._unsafe_view.default})
+
+
+def merge_products(editor: Editor) -> None:
+    """Merges products that read the same matrix, at the place of the first."""
+    groups: dict[Any, list[Node]] = {}
+    _constants_first(editor)
+    for node in editor.graph.nodes:
+        parts = _parts(editor, node)
+        if parts is not None:
+            a, b, bias = parts
+            groups.setdefault((_source(a), bias is None, b.meta["val"].shape[0]), []).append(node)
+    for nodes in groups.values():
+        if len(nodes) > 1:
+            _merge(editor, nodes)
+
+
+def _constants_first(editor: Editor) -> None:
+    """Moves what depends on constants alone to the placeholders: the first product needs the others' weights."""
+    needed = {source for node in editor.constant for source in node.all_input_nodes} | editor.constant
+    last = editor.graph.find_nodes(op="placeholder")[-1]
+    for node in [one for one in editor.graph.nodes if one.op in ("call_function", "get_attr") and one in needed]:
+        last.append(node)
+        last = node
+
+
+def _parts(editor: Editor, node: Node) -> tuple[Node, Node, Node | None] | None:
+    """(a, b, bias) of a float32 product with a constant matrix b and a constant bias, one value a column."""
+    args: tuple[Any, ...] = node.args
+    if node.target is aten.mm.default:
+        a, b, bias = *args, None
+    elif node.target is aten.addmm.default and not node.kwargs and len(args) == 3:
+        bias, a, b = args
+    else:
+        return None
+    if node in editor.constant or not editor.is_constant(b, bias):
+        return None
+    tensors = [one.meta["val"] for one in (a, b, bias) if one is not None]
+    if any(tensor.dtype != torch.float32 for tensor in tensors):
+        return None
+    columns = b.meta["val"].shape[1]
+    if bias is not None and tuple(bias.meta["val"].shape) != (columns,):
+        return None
+    return a, b, bias
+
+
+def _source(a: Node) -> Any:
+    """What a matrix is: equal for two views of equal sizes of one tensor."""
+    if a.target in _VIEWS and isinstance(a.args[0], Node):
+        sizes = tuple(str(size) for size in a.meta["val"].shape)
+        return a.args[0], sizes
+    return a, ()
+
+
+def _merge(editor: Editor, nodes: list[Node]) -> None:
+    first = nodes[0]
+    found = [parts for parts in (_parts(editor, node) for node in nodes) if parts is not None]
+    a = found[0][0]
+    b = editor.call(first, aten.cat.default, [parts[1] for parts in found], 1)
+    if found[0][2] is None:
+        whole = editor.call(first, aten.mm.default, a, b)
+    else:
+        bias = editor.call(first, aten.cat.default, [parts[2] for parts in found])
+        whole = editor.call(first, aten.addmm.default, bias, a, b)
+    start = 0
+    for node, parts in zip(nodes, found, strict=True):
+        columns = int(parts[1].meta["val"].shape[1])
+        piece = editor.call(first, aten.slice.Tensor, whole, 1, start, start + columns)
+        start += columns
+        node.replace_all_uses_with(piece)
+        editor.graph.erase_node(node)

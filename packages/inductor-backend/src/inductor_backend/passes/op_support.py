@@ -1,0 +1,102 @@
+"""Which graph nodes this backend takes; the core runs the others eagerly and says so once.
+
+In: a node of an ATen graph. Out: None, or the reason why not. What always holds: a node that passes has a
+lowering or is on the fallback table, and loops never see complex, quantised or sparse tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import getitem
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
+from inductor_backend.ir.graph_meta import copies_across, tensors_of
+from inductor_backend.ir.ops import MEMORY_DTYPES
+from inductor_backend.ir.target import main_device
+from inductor_backend.kernels.aten_fallbacks import FALLBACKS
+from inductor_backend.lowering.registry import LOWERINGS, aten
+from inductor_backend.passes.cpu_scalars import host_side
+
+
+def _one_class(node: torch.fx.Node) -> str | None:
+    value = node.args[0].meta["val"]  # type: ignore[union-attr]
+    one = value.shape[0 if value.dim() == 1 else 1] == 1
+    return "a class out of one: a loop needs no index there, and its check would go with it" if one else None
+
+
+def _boolean_mask(node: torch.fx.Node) -> str | None:
+    masks = [item.meta["val"] for item in node.args[1] if isinstance(item, torch.fx.Node)]  # type: ignore[union-attr]
+    if any(mask.dtype in (torch.bool, torch.uint8) for mask in masks):
+        return "indexing with a boolean mask: the size depends on data"
+    return None
+
+
+def _nothing_to_choose(node: torch.fx.Node) -> str | None:
+    empty = any(type(size) is int and size == 0 for size in node.args[0].meta["val"].shape)  # type: ignore[union-attr]
+    return "the greatest or least of no elements: eager raises" if empty else None
+
+
+#: What some lowerings do not take, by operator.
+LIMITS: dict[Any, Callable[[torch.fx.Node], str | None]] = {
+    aten.index.Tensor: _boolean_mask,
+    aten._unsafe_index.Tensor: _boolean_mask,  # of torch's own decompositions, whose positions are in range
+    aten.nll_loss_forward.default: _one_class,
+    aten.nll_loss2d_forward.default: _one_class,
+    aten.max.default: _nothing_to_choose,
+    aten.min.default: _nothing_to_choose,
+    aten.aminmax.default: _nothing_to_choose,
+}
+
+
+_DEVICES = ("cpu", "cuda")
+_MAIN_DEVICES: WeakKeyDictionary[torch.fx.Graph, torch.device] = WeakKeyDictionary()
+
+
+def _elsewhere(node: torch.fx.Node) -> str | None:
+    """Why a node stays out of a graph whose loops run on another device: None for copies between devices, and where
+    all that lies elsewhere has no dimensions. (The core compiles what several GPUs do apart, one part a GPU.)"""
+    graph = node.graph
+    if graph not in _MAIN_DEVICES:
+        _MAIN_DEVICES[graph] = main_device(graph)
+    main = _MAIN_DEVICES[graph]
+    if main.type == "cpu" or node.target is getitem or copies_across(node):
+        return None
+    if node in host_side(graph):
+        return None
+    value = node.meta.get("val")
+    made = [
+        t for t in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(t, torch.Tensor)
+    ]
+    here = next((tensor.device for tensor in made if tensor.device.type == "cuda"), main)
+    if made and all(tensor.device != here for tensor in made):
+        return f"a result on {made[0].device} in a graph of {main}"
+    for item in node.all_input_nodes:
+        tensor = item.meta.get("val")
+        if isinstance(tensor, torch.Tensor) and tensor.device != here and tensor.dim():
+            return f"an operand on {tensor.device} in a graph of {main}"
+    return None
+
+
+def supports(node: torch.fx.Node) -> str | None:
+    """None where the node can be compiled, else why not."""
+    if node.op != "call_function" or isinstance(node.meta.get("val"), (int, torch.SymInt)):
+        return None
+    for tensor in tensors_of(node):
+        if tensor.layout != torch.strided or tensor.device.type not in _DEVICES or tensor.is_quantized:
+            return f"a tensor of layout {tensor.layout} on {tensor.device}"
+        if tensor.dtype not in MEMORY_DTYPES and node.target not in FALLBACKS and node.target is not getitem:
+            return f"dtype {tensor.dtype}"
+        if tensor.is_conj() or tensor.is_neg():
+            return "a tensor that is conjugated or negated lazily: its memory holds other numbers"
+    reason = _elsewhere(node)
+    if reason is not None:
+        return reason
+    if node.target in LIMITS:
+        return LIMITS[node.target](node)
+    if node.target in LOWERINGS or node.target in FALLBACKS or node.target is aten.copy_.default:
+        return None
+    return f"{node.target} has neither a lowering nor a place on the fallback table"

@@ -1,0 +1,61 @@
+"""Own convolutions and LSTM layers where parameters are no constants: their weights are packed in each call.
+
+In: an ATen graph for inference. Out: the same graph, or a copy in which those that it pays for are ours: convolutions on
+channels-last data, with batch norm, activation and residual applied as they store. What always holds: results differ
+by rounding alone. Measurements: docs/notes/cpu_externs.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from inductor_backend.ir.symbolic_sizes import hint
+from inductor_backend.kernels.packed import Geometry
+from inductor_backend.passes.frozen_rewrites import (
+    fuse_epilogues,
+    geometry_of,
+    pack_convolutions,
+    scale_after_convolutions,
+)
+from inductor_backend.passes.fx_edit import Editor, aten, copy_of
+from inductor_backend.passes.lstm import pack_layers_per_call, pays_per_call
+from tracer_core.plugin_api import CompileSpec, Phase
+
+#: Output pixels (of all images) from which packing the weight is worth its time; windows of one tap are packed in less,
+#: and tiles save more.
+PIXELS, PIXELS_OF_ONE_TAP, PIXELS_OF_TILES = 256, 128, 128
+
+
+def pays_anywhere(gm: torch.fx.GraphModule, spec: CompileSpec) -> bool:
+    """Whether any node is exchanged."""
+    return spec.phase is Phase.INFERENCE and any(_pays(node) or pays_per_call(node) for node in gm.graph.nodes)
+
+
+def with_own_kernels(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+    """The graph to lower."""
+    if not pays_anywhere(gm, spec):
+        return gm
+    editor = Editor(copy_of(gm), ())
+    pack_layers_per_call(editor)
+    chosen = [node for node in editor.graph.nodes if _pays(node)]
+    scale_after_convolutions(editor, set(chosen))
+    pack_convolutions(editor, set(chosen))
+    fuse_epilogues(editor)
+    return editor.gm
+
+
+def _pays(node: torch.fx.Node) -> bool:
+    if node.target is not aten.convolution.default:
+        return False
+    g = geometry_of(node)
+    return g is not None and pays(g, node.meta["val"].shape)
+
+
+def pays(g: Geometry, sizes: Sequence[Any]) -> bool:
+    """Whether a convolution with a result of these sizes pays for packing its weight."""
+    pixels = hint(sizes[0]) * hint(sizes[2]) * hint(sizes[3])
+    least = PIXELS_OF_ONE_TAP if g.taps == 1 else PIXELS_OF_TILES if g.tiled else PIXELS
+    return g.groups > 1 or pixels > least

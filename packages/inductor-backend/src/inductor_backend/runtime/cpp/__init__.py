@@ -1,0 +1,1 @@
+"""C++ for CPUs: compiler, build of shared libraries, calls."""

@@ -1,0 +1,205 @@
+"""Translation units to object code, each in a process of the compiler.
+
+In: units. Out: the bytes of their objects, in order. What always holds: the whole process runs at most as many compilers
+at once as there are processors, whoever started them; a unit that several ask for is compiled once; units with `keep`
+are compiled once a machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from inductor_backend.runtime.cpp.toolchain import Toolchain, processor
+from inductor_backend.runtime.kernel_cache import entries, one_builder
+from tracer_core.plugin_api import ENTRY_FORMAT, BackendError, demand_room
+
+INCLUDE_DIR = Path(__file__).resolve().parents[2] / "codegen" / "cpp"
+
+_COMPILE_SECONDS = 600
+
+#: The prelude's vector forms of these cost compile time, so only texts that use them get them.
+_TRIG = re.compile(r"\btc_(sin|cos|tan)\(")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A translation unit. flags: after the toolchain's. headers: a folder of headers beside the prelude's. keep: its
+    object is an entry of the cache by itself."""
+
+    text: str
+    flags: tuple[str, ...] = ()
+    headers: Path | None = None
+    keep: bool = False
+
+    def parts(self) -> tuple[str, ...]:
+        """What its object depends on, beside the toolchain and the prelude."""
+        return (*self.flags, *([] if self.headers is None else [_digest(self.headers)]), self.text)
+
+
+#: The bridge from Python, in every library.
+LAUNCHER = Unit((INCLUDE_DIR / "launcher.cpp").read_text(), keep=True)
+
+
+def key_of(units: Sequence[Unit], tools: Toolchain | None) -> str:
+    """tools: None for the key that every compiler's result shares."""
+    digest = hashlib.sha256(ENTRY_FORMAT)
+    toolchain = processor()[1] if tools is None else tools.fingerprint()
+    for part in (toolchain, _digest(INCLUDE_DIR), *(part for unit in units for part in unit.parts())):
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()[:40]
+
+
+@functools.cache
+def _digest(folder: Path) -> str:
+    """Of the folder's headers, and of what is linked into every library."""
+    files = sorted([*folder.glob("*.h"), *folder.glob("launcher.cpp")])
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+
+
+class _Running:
+    """Compilers of this process: how many may run, and who waits for what. Mutable; a forked child has a new one."""
+
+    def __init__(self) -> None:
+        self.slots = threading.Semaphore(max(1, len(os.sched_getaffinity(0))))
+        self.lock = threading.Lock()
+        self.pending: dict[str, Future[bytes]] = {}
+
+    def ask(self, key: str) -> tuple[Future[bytes], bool]:
+        """The result to come, and whether the caller must make it."""
+        with self.lock:
+            known = self.pending.get(key)
+            if known is not None:
+                return known, False
+            self.pending[key] = Future()
+            return self.pending[key], True
+
+    def done(self, key: str) -> None:
+        with self.lock:
+            self.pending.pop(key, None)
+
+
+_running = _Running()
+
+
+def _new_process() -> None:
+    global _running
+    _running = _Running()  # the parent's compilers report to the parent
+
+
+os.register_at_fork(after_in_child=_new_process)
+
+
+def compiled(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str) -> list[bytes]:
+    """The objects of these units; the longest text is begun first.
+
+    Raises BackendError with the compiler's first lines and the path of the kept source.
+    """
+    results: list[Future[bytes] | bytes] = []
+    begun: list[tuple[int, threading.Thread]] = []
+    for number, unit in enumerate(units):
+        key = key_of([unit], tools)
+        path = directory / f"{key}.o" if unit.keep else None
+        stored = _stored(path)
+        if stored is not None:
+            results.append(stored)
+            continue
+        pending = f"{directory}/{key}"  # a build in a folder that turns out to be full is no build here
+        result, mine = _running.ask(pending)
+        results.append(result)
+        if mine:
+            label = f"{name}-{number}.cpp"
+            work = threading.Thread(
+                target=_make, args=(_running, pending, result, unit, path, tools, directory, label), daemon=True
+            )
+            begun.append((len(unit.text), work))
+    for _, work in sorted(begun, key=lambda item: -item[0]):
+        work.start()
+    return [result if isinstance(result, bytes) else result.result() for result in results]
+
+
+def _stored(path: Path | None) -> bytes | None:
+    return None if path is None else entries().image(path)
+
+
+def _make(
+    running: _Running,
+    pending: str,
+    result: Future[bytes],
+    unit: Unit,
+    path: Path | None,
+    tools: Toolchain,
+    directory: Path,
+    label: str,
+) -> None:
+    """Compiles one unit: whatever happens, `result` is told."""
+    try:
+        with running.slots:
+            data = _object(unit, path, tools, directory, label)
+    except BaseException as error:
+        running.done(pending)
+        result.set_exception(error)
+    else:
+        running.done(pending)
+        result.set_result(data)
+
+
+def _object(unit: Unit, path: Path | None, tools: Toolchain, directory: Path, label: str) -> bytes:
+    if path is None:
+        return _compile(unit, tools, directory, label)
+    with one_builder(directory, path.stem, part=True):
+        stored = _stored(path)  # another process may have been the first
+        if stored is None:
+            stored = _compile(unit, tools, directory, label)
+            entries().write(path, stored)
+        return stored
+
+
+def _compile(unit: Unit, tools: Toolchain, directory: Path, label: str) -> bytes:
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as folder:
+        source, made = Path(folder) / label, Path(folder) / "unit.o"
+        source.write_text(unit.text)
+        more = [*unit.flags, *(["-DTC_TRIG"] if _TRIG.search(unit.text) else [])]
+        more += [] if unit.headers is None else [f"-I{unit.headers}"]
+        command = [tools.path, *tools.flags, f"-I{INCLUDE_DIR}", *more, "-c", str(source), "-o", str(made)]
+        run_compiler(command, label, Path(folder), source)
+        return made.read_bytes()
+
+
+def run_compiler(command: Sequence[str], name: str, scratch: Path, source: Path | None = None) -> None:
+    """Runs the compiler, whose own files go to the folder `scratch`. Raises BackendError with its words, or OSError if the
+    disk is full; source: kept beside the cache's entries then."""
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False,
+            env={**os.environ, "TMPDIR": str(scratch)},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise BackendError(
+            "inductor", "c++ compile", f"{name}: the compiler took over {_COMPILE_SECONDS} s"
+        ) from None
+    except OSError as error:
+        raise BackendError("inductor", "toolchain", f"{command[0]} cannot be run: {error}") from error
+    if done.returncode == 0:
+        return
+    demand_room(scratch)
+    where = ""
+    if source is not None:
+        kept = source.parent.parent / f"failed-{name}"
+        shutil.copyfile(source, kept)
+        where = f"; source kept in {kept}"
+    shown = "\n    ".join(done.stderr.strip().splitlines()[:20])
+    detail = f"{name}: the compiler ended with {done.returncode}{where}\n    {shown}"
+    raise BackendError("inductor", "c++ compile", detail)

@@ -1,0 +1,19 @@
+"""What `compile()` checks before the first call: that there is a compiler, and that mode and options do not contradict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inductor_backend.options import RECORDED_MODES
+from inductor_backend.runtime.cpp.toolchain import find_compiler
+from tracer_core.plugin_api import OptionError
+
+
+def check(options: Any, mode: str) -> None:
+    """Raises BackendError naming the package to install where no C++ compiler works, OptionError for a contradiction."""
+    if mode in RECORDED_MODES and not options.recordings:
+        raise OptionError(
+            f"mode {mode!r} records every graph, and options={{'recordings': False}} wants none: that goes with mode "
+            "'default' or 'max-autotune-no-cudagraphs'"
+        )
+    find_compiler()

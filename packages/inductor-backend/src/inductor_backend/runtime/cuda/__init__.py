@@ -1,0 +1,1 @@
+"""CUDA: compilation, loading and launch of Triton kernels, CUDA graphs, measurements on the device."""

@@ -1,0 +1,235 @@
+"""Functions that generated Triton kernels call, on the device.
+
+In: blocks of values. Out: blocks. What always holds: the formulas are those of torch's own kernels; reductions run
+along axis 1 of a [rows, columns] block, keep it with size 1, and give NaN where any element is NaN.
+Under TRITON_INTERPRET=1 the same functions run on NumPy arrays, with `triton_interpreter.libdevice`.
+"""
+
+# mypy: disable-error-code="no-untyped-def"
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from inductor_backend.runtime.cuda.interpreter import interpreting
+
+if interpreting():
+    from inductor_backend.runtime.cuda.interpreter import libdevice, round_to_nearest
+
+    round_to_nearest()
+else:
+    from triton.language.extra.cuda import libdevice  # type: ignore[no-redef]
+
+__all__ = [
+    "argmax_row",
+    "argmin_row",
+    "better_argmax",
+    "better_argmin",
+    "float_floor_div",
+    "float_mod",
+    "gelu_erf",
+    "gelu_tanh",
+    "greater",
+    "int_floor_div",
+    "int_mod",
+    "int_pow",
+    "last_greatest",
+    "last_least",
+    "lesser",
+    "libdevice",
+    "log_add_exp",
+    "max_row",
+    "min_row",
+    "plus",
+    "prod_row",
+    "relu",
+    "sigmoid",
+    "silu",
+    "softplus",
+    "times",
+    "tl",
+    "triton",
+    "uniform",
+]
+
+
+@triton.jit
+def relu(x):
+    return tl.where(x < 0, tl.zeros_like(x), x)
+
+
+@triton.jit
+def sigmoid(x):
+    return 1.0 / (1.0 + libdevice.exp(-x))
+
+
+@triton.jit
+def silu(x):
+    return x / (1.0 + libdevice.exp(-x))
+
+
+@triton.jit
+def gelu_erf(x):
+    return x * 0.5 * (1.0 + libdevice.erf(x * 0.7071067811865476))
+
+
+@triton.jit
+def gelu_tanh(x):
+    inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+    return 0.5 * x * (1.0 + libdevice.tanh(inner))
+
+
+@triton.jit
+def softplus(x):
+    return tl.where(x > 20.0, x, libdevice.log1p(libdevice.exp(x)))
+
+
+@triton.jit
+def int_floor_div(a, b):
+    quotient = a // b
+    rest = a % b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1, quotient)
+
+
+@triton.jit
+def int_mod(a, b):
+    rest = a % b
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+@triton.jit
+def int_pow(a, b):
+    """By squaring; a negative exponent gives 0 but for 1 and -1, as torch has it."""
+    result = tl.full([], 1, tl.int64) + tl.zeros_like(a).to(tl.int64) + tl.zeros_like(b).to(tl.int64)
+    base = a.to(tl.int64) + tl.zeros_like(result)
+    exponent = b.to(tl.int64) + tl.zeros_like(result)
+    for _ in range(63):
+        result = tl.where((exponent & 1) != 0, result * base, result)
+        base = base * base
+        exponent = exponent >> 1
+    odd = (b.to(tl.int64) & 1) != 0
+    below = tl.where(a == 1, 1, tl.where(a == -1, tl.where(odd, -1, 1), 0))
+    return tl.where(b < 0, below, result).to(a.dtype)
+
+
+@triton.jit
+def float_mod(a, b):
+    rest = libdevice.fmod(a, b)
+    return tl.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+@triton.jit
+def float_floor_div(a, b):
+    rest = libdevice.fmod(a, b)
+    quotient = (a - rest) / b
+    quotient = tl.where((rest != 0) & ((rest < 0) != (b < 0)), quotient - 1.0, quotient)
+    down = libdevice.floor(quotient)
+    down = tl.where(quotient - down > 0.5, down + 1.0, down)
+    down = tl.where(quotient == 0, libdevice.copysign(tl.zeros_like(down), a / b), down)
+    return tl.where(b == 0, a / b, down)
+
+
+@triton.jit
+def greater(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def lesser(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def times(a, b):
+    return a * b
+
+
+@triton.jit
+def plus(a, b):
+    return a + b
+
+
+@triton.jit
+def max_row(x):
+    return tl.reduce(x, 1, greater, keep_dims=True)
+
+
+@triton.jit
+def min_row(x):
+    return tl.reduce(x, 1, lesser, keep_dims=True)
+
+
+@triton.jit
+def prod_row(x):
+    return tl.reduce(x, 1, times, keep_dims=True)
+
+
+@triton.jit
+def better_argmax(a, at, b, bt):
+    """Whether (b, bt) is before (a, at): greater, or NaN, or equal and earlier."""
+    a_nan = a != a
+    b_nan = b != b
+    return ((b > a) & (a_nan == 0)) | (b_nan & (a_nan == 0)) | (((a == b) | (a_nan & b_nan)) & (bt < at))
+
+
+@triton.jit
+def better_argmin(a, at, b, bt):
+    a_nan = a != a
+    b_nan = b != b
+    return ((b < a) & (a_nan == 0)) | (b_nan & (a_nan == 0)) | (((a == b) | (a_nan & b_nan)) & (bt < at))
+
+
+@triton.jit
+def _first_greatest(a, at, b, bt):
+    take = better_argmax(a, at, b, bt)
+    return tl.where(take, b, a), tl.where(take, bt, at)
+
+
+@triton.jit
+def _first_least(a, at, b, bt):
+    take = better_argmin(a, at, b, bt)
+    return tl.where(take, b, a), tl.where(take, bt, at)
+
+
+@triton.jit
+def argmax_row(x, at):
+    _value, place = tl.reduce((x, at), 1, _first_greatest, keep_dims=True)
+    return place
+
+
+@triton.jit
+def argmin_row(x, at):
+    _value, place = tl.reduce((x, at), 1, _first_least, keep_dims=True)
+    return place
+
+
+@triton.jit
+def log_add_exp(a, b):
+    """Of two infinities of one sign, that one; NaN where either is."""
+    most = greater(a, b)
+    least = lesser(a, b)
+    infinite = (most == least) & (tl.abs(most) == float("inf"))
+    return tl.where(infinite, most, most + libdevice.log1p(libdevice.exp(least - most)))
+
+
+@triton.jit
+def last_greatest(a, at, b, bt):
+    """Of two neighbours the later one, unless the earlier is greater; a NaN is only followed by a NaN."""
+    take = (b != b) | ((a == a) & (b >= a))
+    return tl.where(take, b, a), tl.where(take, bt, at)
+
+
+@triton.jit
+def last_least(a, at, b, bt):
+    take = (b != b) | ((a == a) & (b <= a))
+    return tl.where(take, b, a), tl.where(take, bt, at)
+
+
+@triton.jit
+def uniform(seed, place):
+    """The first word of Philox 4x32-10 with the place (int64) as counter and the seed as key, from 0 to below 1."""
+    low = (place & 0xFFFFFFFF).to(tl.uint32)
+    high = (place >> 32).to(tl.uint32)
+    zero = low * 0
+    word, _1, _2, _3 = tl.philox(seed, low, high, zero, zero)
+    return tl.uint_to_uniform_float(word)

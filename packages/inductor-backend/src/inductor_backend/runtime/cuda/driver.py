@@ -1,0 +1,38 @@
+"""CUDA's driver through launch.cpp: the library, contexts of devices, loading of machine code."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+from inductor_backend.runtime.cpp.build import Library, build
+
+
+@functools.cache
+def library() -> Library:
+    """The compiled launch.cpp (built once a machine)."""
+    return build([(Path(__file__).parent / "launch.cpp").read_text()], name="cuda_launch")
+
+
+@functools.cache
+def context(device: int) -> int:
+    """The CUDA context that the runtime uses for a device, whichever is current on this thread."""
+    result = ctypes.c_int64(0)
+    library().function("run_context", 2)(ctypes.addressof(result), device)
+    return result.value
+
+
+def load(name: str, code: bytes, shared: int, most_shared: int, device: int) -> tuple[int, int]:
+    """The driver's handle of a kernel, loaded on a device, and the most threads that a block of it may have. name:
+    in the machine code. shared: bytes that a launch will ask for. most_shared: that the device has for a block.
+    device: its number. Raises RuntimeError with the driver's words."""
+    words, found = ctypes.create_string_buffer(256), (ctypes.c_int64 * 3)()
+    image, symbol = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(name.encode())
+    address = ctypes.addressof
+    run = library().function("load_kernel", 7)
+    run(address(image), address(symbol), shared, most_shared, context(device), address(found), address(words))
+    handle, most_threads, status = found
+    if status:
+        raise RuntimeError(f"{words.value.decode(errors='replace')} (CUDA driver error {status})")
+    return handle, most_threads

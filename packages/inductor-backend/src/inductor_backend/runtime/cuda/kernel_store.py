@@ -1,0 +1,109 @@
+"""Machine code of Triton kernels, a file each, found without Triton: its own cache names a kernel by all that its compiler
+reads of the text, which takes ten milliseconds a kernel, and the import half a second.
+
+In: a `Kernel` and a device's compute capability. Out: its `Binary`, or None. What always holds: a file is found only for the
+same kernel, capability, installation of Triton (sizes and times of its files) and Triton's settings in the environment; a
+damaged one is none; nothing is taken or kept where Triton is told to compile always, to write or read its own files, or
+has been set in Python.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from inductor_backend.runtime.cuda.compile_workers import set_in_python
+from inductor_backend.runtime.cuda.triton_compile import Binary, Kernel
+from inductor_backend.runtime.kernel_cache import cache_directory
+from tracer_core.plugin_api import Entries, logger, note
+
+#: Changes when what a file holds, or the options that kernels are compiled with, change.
+FORMAT = "triton kernel 03"
+_ENTRIES = Entries(FORMAT)
+
+#: Settings by which Triton does something else than hand out what it has.
+_ASIDE = ("TRITON_ALWAYS_COMPILE", "TRITON_KERNEL_DUMP", "TRITON_KERNEL_OVERRIDE", "TRITON_CACHE_MANAGER",
+          "TRITON_REMOTE_CACHE_BACKEND")  # fmt: skip
+
+#: Beginnings of the names of settings that change what it makes, or where it keeps that.
+_SETTINGS = ("TRITON_", "LLVM_", "MLIR_", "NVPTX_", "PTXAS_", "DISABLE_", "ENABLE_", "USE_")
+
+#: The parts of Triton that machine code comes from.
+_PARTS = ("_C", "backends/nvidia", "compiler", "language", "runtime")
+
+
+def load(kernel: Kernel, capability: int, aligned: bool = True) -> Binary | None:
+    """What `store` has kept of the kernel. aligned: pointers are multiples of 16 bytes. capability: 80, 90, ..."""
+    path = _path(kernel, capability, aligned)
+    if path is None:
+        return None
+    data = _ENTRIES.image(path)
+    note("cache", "kernel %s: %s (%s)", kernel.name, "miss" if data is None else "hit", path)
+    if data is None:
+        if path.exists():
+            logger().warning("%s is damaged: kernel %s is taken from Triton again", path, kernel.name)
+        return None
+    size = int.from_bytes(data[:4], "little")
+    return Binary(code=data[4 + size :], **json.loads(data[4 : 4 + size]))
+
+
+def store(kernel: Kernel, capability: int, binary: Binary, aligned: bool = True) -> None:
+    """Keeps it for other processes. Where it cannot be written the next one asks Triton."""
+    path = _path(kernel, capability, aligned)
+    if path is None:
+        return
+    facts = asdict(binary)
+    code = facts.pop("code")
+    head = json.dumps(facts).encode()
+    try:
+        _ENTRIES.write(path, len(head).to_bytes(4, "little") + head + code)
+    except OSError as error:
+        logger().info("kernel %s is not kept: %s", kernel.name, error)
+
+
+def any_here() -> bool:
+    """Whether there are kernels of this installation: then Triton may not be needed."""
+    folder = _folder()
+    try:
+        return folder is not None and next(folder.iterdir(), None) is not None
+    except OSError:
+        return False
+
+
+def _path(kernel: Kernel, capability: int, aligned: bool) -> Path | None:
+    folder = _folder()
+    return None if folder is None else folder / f"{kernel.key()}-{capability}{'' if aligned else '-any'}"
+
+
+def _folder() -> Path | None:
+    """That of this installation and these settings; None where nothing is kept."""
+    if any(os.environ.get(name, "0") not in ("", "0") for name in _ASIDE):
+        return None
+    triton = _triton(sys.modules.get("triton", ""))
+    if triton is None or ("triton.knobs" in sys.modules and set_in_python()):
+        return None
+    settings = sorted((k, v) for k, v in os.environ.items() if k.startswith(_SETTINGS))
+    return cache_directory(f"triton-kernels-{hashlib.sha256(repr((FORMAT, triton, settings)).encode()).hexdigest()[:24]}")[0]
+
+
+@functools.cache
+def _triton(module: object) -> str | None:
+    """What tells this installation of Triton from others; None where there is none. module: the imported one, or ""."""
+    found = None if module is None else importlib.util.find_spec("triton")
+    if found is None or not found.submodule_search_locations:
+        return None
+    root = Path(next(iter(found.submodule_search_locations)))
+    facts = []
+    for part in _PARTS:
+        for folder, folders, files in os.walk(root / part):
+            folders[:] = sorted(set(folders) - {"__pycache__"})
+            for name in sorted(files):
+                state = os.stat(os.path.join(folder, name))
+                facts.append((folder, name, state.st_size, state.st_mtime_ns))
+    return hashlib.sha256(repr((sys.version_info[:2], facts)).encode()).hexdigest()

@@ -1,0 +1,153 @@
+"""Runs of CUDA kernels: one call from Python launches all of them.
+
+In: loaded kernels, and for each launch its grid and where each parameter comes from. Out: a callable of the run's
+description, the stream and the run's slots (tensors or ints). What always holds: no Python runs for a kernel or a
+parameter; a pointer that is no multiple of 16 gets a kernel that does not count on it; the kernels' own device is
+current while they are launched. On CPU tensors (Triton's interpreter) the same description is walked in Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+import torch
+
+from inductor_backend.runtime.cuda.build import LoadedKernel
+from inductor_backend.runtime.cuda.driver import context, library
+from inductor_backend.torch_private import cuda_raw_stream
+from tracer_core.plugin_api import BackendError
+
+
+@dataclass(frozen=True, slots=True)
+class slot:  # reads as a function in generated modules
+    """A grid that the call brings: the number of the slot that holds it."""
+
+    number: int
+
+
+#: The room that launch.cpp has for one launch.
+MOST_PARAMETERS = 256
+
+#: (kernel, programs, parameters as (slot, offset)); matrices that bulk copies read come fourth, each as (number of the
+#: parameter that it lies behind, bytes from there on, rows, columns, bytes from row to row).
+Size = Union[int, slot]
+Matrix = tuple[int, int, Size, Size, int]
+Launch = Union[
+    tuple[LoadedKernel, Size, Sequence[tuple[int, int]]],
+    tuple[LoadedKernel, Size, Sequence[tuple[int, int]], Sequence[Matrix]],
+]
+
+#: The driver's numbers of element types. Bulk copies round float32 to TF32 on their way, as cuBLAS does.
+ELEMENT_TYPES = {"fp16": 6, "bf16": 9, "fp32": 11}
+WIDTHS = {"fp16": 2, "bf16": 2, "fp32": 4}
+
+
+def current_stream(device: torch.device) -> int:
+    """The handle of the device's current stream; 0 for a CPU."""
+    return cuda_raw_stream(device.index) if device.type == "cuda" else 0
+
+
+def launches(slots: int, described: Sequence[Launch]) -> tuple[Callable[..., None], int]:
+    """The run's callable and the address of its description, the callable's first argument."""
+    if any(launch[0].interpreted is not None for launch in described):
+        return functools.partial(_interpret, described), 0
+    description = _Description(described)
+    function = library().function("run_kernels", slots + 2)
+    _DESCRIPTIONS[id(description.words)] = description
+    return function, ctypes.addressof(description.words)
+
+
+#: Descriptions live as long as the process, like the kernels that they name.
+_DESCRIPTIONS: dict[int, _Description] = {}
+
+
+class _Description:
+    """The int64 array that launch.cpp reads. Mutable: `repair` fills in functions."""
+
+    def __init__(self, described: Sequence[Launch]) -> None:
+        self.described = described
+        self.callback = ctypes.CFUNCTYPE(None)(self.repair)
+        first = described[0][0].device.index if described else None
+        here = context(torch.cuda.current_device() if first is None else first)
+        words = [here, len(described), ctypes.cast(self.callback, ctypes.c_void_p).value or 0]
+        self.generic: list[int] = []
+        for kernel, grid, parameters, *matrices in described:
+            if len(parameters) > MOST_PARAMETERS:
+                detail = f"kernel {kernel.kernel.name} takes {len(parameters)} parameters, at most {MOST_PARAMETERS}"
+                raise BackendError("inductor", "build", detail)
+            self.generic.append(len(words) + 1)
+            words += [kernel.function, 0, *_size(grid), kernel.threads, kernel.shared, len(parameters), 0, 0]
+            words.append(len(kernel.kernel.matrices))
+            for number, (source, offset) in enumerate(parameters):
+                words += [source, offset, int(number < kernel.pointers)]
+            words += _matrices(kernel, matrices[0] if matrices else ())
+        self.words = (ctypes.c_int64 * len(words))(*words)
+
+    def repair(self) -> None:
+        """Fills in kernels for pointers of any alignment. Called from C: an exception cannot leave it."""
+        try:
+            for place, (kernel, *_) in zip(self.generic, self.described, strict=True):
+                other = kernel.unaligned()
+                self.words[place + 6], self.words[place + 7] = other.shared, other.threads
+                self.words[place] = other.function  # last: from now on it is launched
+        except BaseException:
+            traceback.print_exc()
+
+
+def _size(size: Size) -> tuple[int, int]:
+    """(slot or -1, number)"""
+    return (size.number, 0) if isinstance(size, slot) else (-1, size)
+
+
+def _matrices(kernel: LoadedKernel, matrices: Sequence[Matrix]) -> list[int]:
+    words: list[int] = []
+    described = zip(matrices, kernel.kernel.matrices, kernel.copies, strict=True)
+    for (parameter, start, rows, columns, stride), (kind, *_), copies in described:
+        words += [parameter, start, *_size(rows), *_size(columns), stride, stride // WIDTHS[kind]]
+        words += [*copies["block_size"], ELEMENT_TYPES[kind], copies["swizzle"]]
+    return words
+
+
+def _interpret(described: Sequence[Launch], description: int, stream: int, *slots: Any) -> None:
+    def number(size: Size) -> int:
+        return int(slots[size.number]) if isinstance(size, slot) else size
+
+    for kernel, grid, parameters, *matrices in described:
+        programs, arguments = number(grid), [_at(slots[source], offset) for source, offset in parameters]
+        if not programs:
+            continue
+        assert kernel.interpreted is not None
+        constants = dict(kernel.constants)
+        if kernel.kernel.matrices:
+            found = [
+                _descriptor(arguments[parameter], start, (number(rows), number(columns)), stride, form)
+                for (parameter, start, rows, columns, stride), form in zip(
+                    matrices[0], kernel.kernel.matrices, strict=True
+                )
+            ]
+            constants["BULK"] = all(one is not None for one in found)
+            arguments += found
+        kernel.interpreted[(programs,)](*arguments, **constants)
+
+
+def _descriptor(
+    memory: torch.Tensor, start: int, sizes: tuple[int, int], stride: int, form: tuple[str, int, int]
+) -> Any:
+    """A matrix as the interpreter has it, None where bulk copies could not read it."""
+    from triton.tools.tensor_descriptor import TensorDescriptor  # heavy: triton
+
+    if (memory.data_ptr() + start) % 16 or min(sizes) < 1:
+        return None
+    width = memory.element_size()
+    base = memory.as_strided((1,), (1,), memory.storage_offset() + start // width)
+    return TensorDescriptor(base, list(sizes), [stride // width, 1], list(form[1:]))
+
+
+def _at(value: Any, offset: int) -> Any:
+    """The tensor from this byte on."""
+    return value.flatten()[offset // value.itemsize :] if offset else value

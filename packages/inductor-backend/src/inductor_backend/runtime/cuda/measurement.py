@@ -1,0 +1,139 @@
+"""Measured choice between ways to do the same work on a GPU.
+
+In: named callables that launch work on the current stream, and a key that says all that the choice depends on. Out: the
+name of the quickest. What always holds: the device's time is compared, not the host's; ways take turns; a choice is made
+once a machine (a file a key); a way that cannot run is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from inductor_backend.runtime.cuda.build import LoadedKernel, load_what_compiles
+from inductor_backend.runtime.cuda.launch import Matrix, current_stream, launches
+from inductor_backend.runtime.cuda.triton_compile import Kernel
+from inductor_backend.runtime.kernel_cache import cache_directory
+from inductor_backend.torch_private import keep_device_busy
+from tracer_core.plugin_api import logger, replace_file
+
+#: Rounds of which the median counts, and launches of a round.
+ROUNDS, LAUNCHES = 5, 10
+
+#: What takes this much longer than the quickest in a first round is out.
+HOPELESS = 2.0
+
+#: Cycles that the device waits while the host gets ahead; the next where that was not enough.
+WAITS = (1_000_000, 8_000_000, 64_000_000)
+
+#: Times this much apart count as equal: then the way that comes first is taken.
+EQUAL = 0.97
+
+
+def chosen(
+    key: str, device: torch.device, make: Callable[[], Mapping[str, Callable[[], None]]], what: str
+) -> str:
+    """The name of the quickest way; "" where none can run. what: the work, for people. make: gives the ways, the one that
+    wins where times are equal first; only called where no choice is stored."""
+    found = stored(key, device)
+    if found is not None:
+        return found
+    with torch.cuda.device(device), torch.no_grad():
+        times = _times(make())
+    if not times:
+        return ""
+    name = _quickest(times)
+    keep(key, device, {"chosen": name, "milliseconds": times, "what": what})
+    logger().info("%s: %s of %s", what, name, ", ".join(f"{n}: {t:.4f} ms" for n, t in times.items()))
+    return name
+
+
+def stored(key: str, device: torch.device) -> str | None:
+    """What was chosen before on this machine."""
+    try:
+        return str(json.loads(_file(key, device).read_text())["chosen"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def keep(key: str, device: torch.device, value: Mapping[str, object]) -> None:
+    """Keeps what was measured; value["chosen"] is what `stored` returns from then on, in this process and later ones."""
+    try:
+        replace_file(_file(key, device), json.dumps(value).encode())
+    except OSError as error:
+        logger().warning("what was measured is not stored, and measured again in the next process: %s", error)
+
+
+def _quickest(times: Mapping[str, float]) -> str:
+    first = next(iter(times))
+    best = min(times, key=times.__getitem__)
+    return best if times[best] < EQUAL * times[first] else first
+
+
+def _file(key: str, device: torch.device) -> Path:
+    import triton  # heavy: triton
+
+    machine = (torch.cuda.get_device_name(device), torch.__version__, triton.__version__, ROUNDS, LAUNCHES)
+    name = hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:32]
+    return cache_directory("triton_choices")[0] / f"{name}.json"
+
+
+def _times(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
+    """Median milliseconds of one call of each; what is far behind after a first round is not measured again."""
+    for run in ways.values():
+        for _ in range(3):
+            run()
+    torch.cuda.synchronize()
+    found = {name: [_round(run)] for name, run in ways.items()}
+    limit = HOPELESS * min(times[0] for times in found.values()) if found else 0.0
+    first = next(iter(ways), None)
+    for _ in range(ROUNDS - 1):
+        for name, run in ways.items():
+            if name == first or found[name][0] <= limit:
+                found[name].append(_round(run))
+    return {name: sorted(times)[len(times) // 2] for name, times in found.items()}
+
+
+def _round(run: Callable[[], None]) -> float:
+    """The host gets ahead of the device, so that its time between launches is not counted; where it does not, longer."""
+    for wait in WAITS:
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        keep_device_busy(wait)
+        first.record()
+        for _ in range(LAUNCHES):
+            run()
+        last.record()
+        ahead = not first.query()
+        last.synchronize()
+        if ahead:
+            break
+    return first.elapsed_time(last) / LAUNCHES
+
+
+def loaded(kernels: Mapping[str, tuple[Kernel, int]], device: torch.device) -> dict[str, LoadedKernel]:
+    """Those that compile and fit the device."""
+    found = load_what_compiles([kernel for kernel, _ in kernels.values()], device)
+    usable = {}
+    for name, kernel in zip(kernels, found, strict=True):
+        if isinstance(kernel, LoadedKernel):
+            usable[name] = kernel
+        else:
+            logger().debug("%s is left out: %s", name, kernel)
+    return usable
+
+
+def launch(
+    kernel: LoadedKernel,
+    programs: int,
+    arguments: list[torch.Tensor | int],
+    matrices: Sequence[Matrix],
+    device: torch.device,
+) -> Callable[[], None]:
+    """Launches the kernel on the current stream."""
+    parameters = [(number, 0) for number in range(len(arguments))]
+    run, description = launches(len(arguments), [(kernel, programs, parameters, matrices)])
+    return lambda: run(description, current_stream(device), *arguments)

@@ -1,0 +1,220 @@
+"""From a kernel's text to machine code, by Triton's compiler.
+
+In: a `Kernel` description as generated modules hold them, and a target, which need not be there. Out: what Triton makes
+of it, or a `Binary`. What always holds: what Triton says of a kernel that it does not compile is a `NotCompiled` with the
+kernel's text. Imports no torch, so that a process that only compiles (`triton_workers`) starts in a third of a second.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import linecache
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inductor_backend.runtime.cuda.interpreter import blocks_of_program, interpreting
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """name: of the function in the text. pointers: their types (``*fp32``); sizes: number of int64 arguments after
+    them. constants: block sizes. warps: of a program. stages: passes of a loop whose loads are under way at once. matrices:
+    element type and block (rows, columns) of those that bulk copies read: arguments d0, d1, ... after the sizes."""
+
+    name: str
+    text: str
+    pointers: Sequence[str]
+    sizes: int
+    constants: Mapping[str, int]
+    warps: int
+    stages: int = 1
+    matrices: Sequence[tuple[str, int, int]] = ()
+
+    def key(self) -> str:
+        """Of what is compiled: the user's lines, in comments, are not."""
+        constants = sorted(self.constants.items())
+        parts = (
+            self.name,
+            re.sub(r"\A(?:#.*\n)+", "", self.text),
+            *self.pointers,
+            self.sizes,
+            constants,
+            self.warps,
+            self.stages,
+            *self.matrices,
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+@dataclass(frozen=True)
+class Binary:
+    """name: of the function in the code. shared: bytes. scratch: bytes of global memory that it asks for. copies: what
+    Triton says of the bulk copies from each matrix."""
+
+    name: str
+    code: bytes
+    warps: int
+    shared: int
+    scratch: int
+    copies: Sequence[Mapping[str, Any]]
+
+
+class NotCompiled(Exception):
+    """detail: what was wrong. text: the kernel's."""
+
+    def __init__(self, detail: str, text: str) -> None:
+        super().__init__(detail, text)
+        self.detail, self.text = detail, text
+
+
+def target_of(capability: int) -> Any:
+    """A target by its compute capability (80, 90, ...), for compiling without a GPU."""
+    from triton.backends.compiler import GPUTarget  # heavy: triton
+
+    return GPUTarget("cuda", capability, 32)
+
+
+class NotKept(Exception):
+    """Triton's cache has not got it."""
+
+
+def kept(kernel: Kernel, target: Any) -> Binary:
+    """The kernel as Triton's cache has it. Raises NotKept, before anything is compiled."""
+    return binary_of(kernel, target, make=False)
+
+
+def binary_of(kernel: Kernel, target: Any, aligned: bool = True, make: bool = True) -> Binary:
+    """The kernel's machine code and what a launch has to know of it. Raises NotCompiled."""
+    made = compiled(kernel, target, aligned, make)
+    metadata = made.metadata
+    return Binary(
+        made.name,
+        _machine_code(made, kernel, target),
+        metadata.num_warps,
+        metadata.shared,
+        getattr(metadata, "global_scratch_size", 0) or 0,
+        getattr(metadata, "tensordesc_meta", None) or (),
+    )
+
+
+#: LLVM's operations on pairs of 16-bit integers, which it uses from sm_90 on.
+_PAIR = re.compile(r"\b(\w+)\.([su])16x2\s+(%\w+), (%\w+), (%\w+);")
+_ONE_BY_ONE = (
+    r"{ .reg .b16 %pair<4>; mov.b32 {%pair0, %pair1}, \4; mov.b32 {%pair2, %pair3}, \5; "
+    r"\1.\g<2>16 %pair0, %pair0, %pair2; \1.\g<2>16 %pair1, %pair1, %pair3; mov.b32 \3, {%pair0, %pair1}; }"
+)
+
+
+def without_pairs(ptx: str) -> str:
+    """PTX whose operations on pairs of 16-bit integers (``add.s16x2``) are two scalar operations each.
+
+    ptxas up to 13.1 (fixed in 13.3) miscompiles a pair of which only the upper half is read: the constant operand becomes
+    0. LLVM makes such pairs from index arithmetic whose range it knows, and a block that is longer than the rows it covers
+    leaves dead halves. Gradients of max pooling and of shifted windows were wrong by this.
+    """
+    return _PAIR.sub(_ONE_BY_ONE, ptx)
+
+
+def _machine_code(made: Any, kernel: Kernel, target: Any) -> bytes:
+    """The machine code of Triton's CompiledKernel, assembled again where its PTX has pairs of 16-bit integers."""
+    if target.arch < 90:
+        return made.kernel  # type: ignore[no-any-return]
+    ptx = made.asm.get("ptx")
+    if ptx is None:
+        detail = "Triton has not kept its PTX, which is needed: unset TRITON_STORE_BINARY_ONLY and remove its cache"
+        raise NotCompiled(f"{kernel.name}: {detail}", kernel.text)
+    scalar = without_pairs(ptx)
+    if scalar == ptx:
+        return made.kernel  # type: ignore[no-any-return]
+    from triton.compiler.compiler import make_backend  # heavy: triton
+
+    backend = make_backend(target)
+    return backend.make_cubin(scalar, {}, backend.parse_options(_options(kernel, target)), target.arch)  # type: ignore[no-any-return]
+
+
+def compiled(kernel: Kernel, target: Any, aligned: bool = True, make: bool = True) -> Any:
+    """Triton's CompiledKernel. aligned: pointers are multiples of 16 bytes. make: also where Triton's cache has not got it,
+    else NotKept is raised then. Raises NotCompiled."""
+    import triton  # heavy: triton
+
+    names = [f"p{k}" for k in range(len(kernel.pointers))]
+    signature = dict(zip(names, kernel.pointers, strict=True))
+    signature |= {f"ks{k}": "i64" for k in range(kernel.sizes)}
+    signature |= dict.fromkeys(kernel.constants, "constexpr")
+    constants: dict[str, Any] = dict(kernel.constants)
+    if kernel.matrices:
+        matrices = {f"d{k}": form for k, form in enumerate(kernel.matrices)}
+        if aligned:
+            signature |= {n: f"tensordesc<{kind}[{y}, {x}]>" for n, (kind, y, x) in matrices.items()}
+        else:
+            signature |= dict.fromkeys(matrices, "constexpr")
+            constants |= dict.fromkeys(matrices)
+        signature["BULK"], constants["BULK"] = "constexpr", aligned
+    attributes = {(k,): [["tt.divisibility", 16]] for k in range(len(names))} if aligned else {}
+    source = _source_classes()[make](function_of(kernel), signature, constants, attributes)
+    try:
+        return triton.compile(source, target=target, options=_options(kernel, target))
+    except NotKept:
+        raise
+    except Exception as error:
+        detail = f"Triton does not compile {kernel.name}: {type(error).__name__}: {error}{remedy(error)}"
+        raise NotCompiled(detail, kernel.text) from error
+
+
+@functools.cache
+def _source_classes() -> tuple[Any, Any]:
+    """Triton's description of what is compiled: one that Triton's cache must have, and its own."""
+    from triton.compiler import ASTSource  # heavy: triton
+
+    class Kept(ASTSource):  # type: ignore[misc]
+        def make_ir(self, *unused: Any, **unused_names: Any) -> Any:
+            raise NotKept  # Triton asks for it when its cache has nothing
+
+    return Kept, ASTSource
+
+
+def remedy(error: BaseException) -> str:
+    """What to do about an error of Triton's compiler or loader that its cache may be the reason of; "" for others."""
+    where = os.environ.get("TRITON_CACHE_DIR", "~/.triton/cache")
+    if isinstance(error, OSError):
+        return f" (Triton's cache is {where}: make room there, or set TRITON_CACHE_DIR to another folder)"
+    if isinstance(error, ValueError) or "image is invalid" in str(error):
+        return f" (a file of Triton's cache may be damaged: remove {where})"
+    return ""
+
+
+def _options(kernel: Kernel, target: Any) -> dict[str, Any]:
+    from triton.backends.nvidia.compiler import CUDAOptions  # heavy: triton
+
+    # Numbers too small for full precision stay numbers, as in eager; a product is rounded before it is added, so that a value
+    # computed in two kernels is the same to the bit; an index out of range stops the device.
+    options = {
+        "num_warps": kernel.warps,
+        "num_stages": kernel.stages,
+        "enable_reflect_ftz": False,
+        "enable_fp_fusion": False,
+        "sanitize_overflow": False,
+    }
+    if "tl.device_assert" in kernel.text:
+        options["debug"] = True
+    known = CUDAOptions.__dataclass_fields__
+    return {name: value for name, value in options.items() if name in known}
+
+
+def function_of(kernel: Kernel) -> Any:
+    """The kernel's text as a Triton function (interpreted under TRITON_INTERPRET=1)."""
+    from inductor_backend.runtime.cuda import device_functions  # heavy: triton
+
+    file, text = f"/inductor/triton/{kernel.name}_{kernel.key()}.py", kernel.text
+    if interpreting():  # its loops want bounds that are Python's ints
+        text = re.sub(r"\bks(\d+)(?=[,)])", r"ks\1: tl.constexpr", text, count=kernel.sizes)
+        text = re.sub(r"tl\.range\(tl\.program_id\(0\), blocks,.*\):", "blocks_of_program(blocks):", text)
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    namespace: dict[str, Any] = {name: getattr(device_functions, name) for name in device_functions.__all__}
+    namespace |= {"__name__": "inductor_triton", "blocks_of_program": blocks_of_program}
+    exec(compile(text, file, "exec"), namespace)
+    return namespace[kernel.name]

@@ -1,0 +1,235 @@
+"""Which inputs a run of a graph may have written to when it raises.
+
+In: the ATen graph, and its groups in the order in which they run. Out: numbers of inputs. What always holds: every input
+that a group writes to at or before the last group that may raise is among them. So the caller, who wants the program
+to go on as if the graph had not run, need keep copies of these only.
+
+May raise: kernels that check an index or divide whole numbers, and operators that look at values. A check that an earlier
+operator made of the same index, for the same size, cannot fail any more: what a backward does with an index does not count.
+(Unless only a part of the earlier operator's result is read: kernels compute, and check, that part alone.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from inductor_backend.ir.nodes import BufferKind, Program
+from inductor_backend.kernels.aten_fallbacks import FALLBACKS
+from inductor_backend.schedule.fusion import Group
+
+
+class Kernel(Protocol):
+    """What is read of a kernel's text: see `codegen.cpp.kernel.KernelText`."""
+
+    @property
+    def pointers(self) -> tuple[str, ...]: ...
+    @property
+    def written(self) -> tuple[int, ...]: ...
+    @property
+    def fails(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One index and the size that bounds it. wraps: negative ones count from the end. ignored: a value that may be out
+    of bounds."""
+
+    index: torch.fx.Node
+    size: str
+    wraps: bool = False
+    ignored: Any = None
+
+
+def early_writes(
+    graph: torch.fx.Graph, program: Program, groups: Sequence[Group], kernels: Sequence[Kernel | None]
+) -> tuple[int, ...]:
+    """Numbers of the inputs."""
+    places = {name: number for number, name in enumerate(program.inputs)}
+    harmless = _harmless(graph)
+    found: list[tuple[int, ...]] = []
+    last = -1
+    for at, (group, kernel) in enumerate(zip(groups, kernels, strict=True)):
+        found.append(tuple(places[name] for name in _written(program, group, kernel) if name in places))
+        if _may_raise(group, kernel, harmless):
+            last = at
+    return tuple(sorted({number for numbers in found[: last + 1] for number in numbers}))
+
+
+def _written(program: Program, group: Group, kernel: Kernel | None) -> Iterator[str]:
+    if kernel is not None:
+        yield from (kernel.pointers[place] for place in kernel.written)
+        return
+    assert group.extern is not None
+    for name in group.extern.writes:
+        storage = program.buffers[name].storage
+        if program.buffers[storage].kind is BufferKind.INPUT:
+            yield storage
+
+
+def _may_raise(group: Group, kernel: Kernel | None, harmless: set[str]) -> bool:
+    if kernel is None:
+        assert group.extern is not None
+        return group.extern.origin.fx not in harmless
+    return kernel.fails and any(
+        origin.fx not in harmless for node in group.loops for origin in node.origins
+    )
+
+
+def _harmless(graph: torch.fx.Graph) -> set[str]:
+    """Names of the nodes that cannot raise."""
+    checked: set[Check] = set()
+    found = set()
+    whole = _read_whole(graph)
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        checks = list(_checks(node))
+        if checks:
+            if all(_was_made(check, checked) for check in checks):
+                found.add(node.name)
+            elif len(checks) == 1 and node in whole and _has_elements(node):
+                checked.update(checks)
+        elif _never_raises(node):
+            found.add(node.name)
+    return found
+
+
+def _read_whole(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """The nodes all of whose results are computed, because somebody reads them all."""
+    found: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if any(_reads_all(user) or (user in found and _takes_all(user)) for user in node.users):
+            found.add(node)
+    return found
+
+
+def _reads_all(user: torch.fx.Node) -> bool:
+    name = str(getattr(user.target, "overloadpacket", ""))
+    return user.op == "output" or name == "aten.copy_" or name in _PRODUCTS
+
+
+def _takes_all(user: torch.fx.Node) -> bool:
+    """Whether the whole result of an operator takes all of its operands."""
+    target = user.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return getattr(target, "__name__", "") == "getitem"
+    return torch.Tag.pointwise in target.tags or str(target.overloadpacket) in _TAKING_ALL
+
+
+_PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution"})
+_TAKING_ALL = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze", "aten.squeeze", "aten.alias",
+                         "aten.detach", "aten.t", "aten.permute", "aten.transpose", "aten.clone", "aten.expand", "aten._to_copy",
+                         "aten.sum", "aten.mean", "aten.amax", "aten.amin", "aten.var_mean", "aten._softmax",
+                         "aten._log_softmax", "aten.native_layer_norm", "aten.native_group_norm", "aten.native_dropout",
+                         "aten._native_batch_norm_legit_functional", "aten.nll_loss_forward",
+                         "aten.nll_loss2d_forward"})  # fmt: skip
+
+
+def _never_raises(node: torch.fx.Node) -> bool:
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return True  # an item of a result, arithmetic on sizes
+    if str(target).rpartition(".")[0] in _DIVISIONS:
+        value = node.meta.get("val")
+        return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
+    if target.namespace not in ("aten", "prims"):
+        return False
+    name, reason = str(target.overloadpacket)[5:], FALLBACKS.get(target)
+    if reason is None or reason.startswith(_HARMLESS):
+        return name not in _LOOKING
+    return name in _NOT_LOOKING
+
+
+#: Of whole numbers, they raise for a divisor of zero.
+_DIVISIONS = frozenset({"aten.div", "aten.floor_divide", "aten.remainder", "aten.fmod", "aten.divide"})
+#: How the reasons begin for which operators run as they are that look at no values: what took fakes does not raise then.
+_HARMLESS = ("a product or convolution", "attention:", "a list of tensors", "a recurrent layer", "it sorts",
+             "adaptive and uneven", "padding, shuffles", "sampling at a grid", "interpolation:", "random numbers",
+             "complex numbers", "a special function", "forms that a lowering takes")  # fmt: skip
+#: Those that do all the same.
+_LOOKING = frozenset({"_pack_padded_sequence", "_pad_packed_sequence", "searchsorted", "bincount", "histc", "histogram",
+                      "repeat_interleave", "max_unpool2d", "max_unpool3d", "bernoulli", "normal",
+                      "normal_functional", "multinomial", "poisson", "multi_margin_loss", "_assert_async"})  # fmt: skip
+#: Those of other reasons that do not, or not at what their forward has taken.
+_NOT_LOOKING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "embedding_dense_backward", "unfold_backward",
+                          "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "masked_scatter_backward",
+                          "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward", "_ctc_loss_backward",
+                          "fractional_max_pool2d_backward", "fractional_max_pool3d_backward", "select_scatter", "slice_scatter",
+                          "multi_margin_loss_backward", "multilabel_margin_loss_backward", "_weight_norm_interface",
+                          "_weight_norm_interface_backward", "_cdist_backward", "cdist", "_euclidean_dist", "trace"})  # fmt: skip
+
+
+def _has_elements(node: torch.fx.Node) -> bool:
+    """Whether its result has elements: without any, a kernel looks at no index. (Symbolic sizes are at least 2.)"""
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, (tuple, list)) else value
+    return isinstance(first, torch.Tensor) and 0 not in [size for size in first.shape if isinstance(size, int)]
+
+
+def _was_made(check: Check, checked: set[Check]) -> bool:
+    stricter = Check(check.index, check.size, ignored=check.ignored)
+    return check in checked or stricter in checked
+
+
+def _checks(node: torch.fx.Node) -> Iterator[Check]:
+    """The checks of an operator that indexes, if it is one of `_INDEXING`."""
+    kind = _INDEXING.get(str(getattr(node.target, "overloadpacket", "")))
+    if kind is not None:
+        yield from kind(node)
+
+
+def _along_dim(node: torch.fx.Node) -> Iterator[Check]:
+    """self, dim, index."""
+    source, dim, index = node.args[:3]
+    shape = source.meta["val"].shape  # type: ignore[union-attr]
+    yield Check(_plain(index), str(shape[dim]) if shape else "1")
+
+
+def _by_rows(node: torch.fx.Node) -> Iterator[Check]:
+    """table, index."""
+    yield Check(_plain(node.args[1]), str(node.args[0].meta["val"].shape[0]))  # type: ignore[union-attr]
+
+
+def _by_lists(node: torch.fx.Node) -> Iterator[Check]:
+    """self, a list of indices or None."""
+    shape = node.args[0].meta["val"].shape  # type: ignore[union-attr]
+    for dim, index in enumerate(node.args[1]):  # type: ignore[arg-type]
+        if index is not None:
+            yield Check(_plain(index), str(shape[dim]) if dim < len(shape) else "?", wraps=True)
+
+
+def _by_target(at: int) -> Callable[[torch.fx.Node], Iterator[Check]]:
+    """Classes: self at this place, then the target; the fourth argument after self is the value to ignore."""
+
+    def checks(node: torch.fx.Node) -> Iterator[Check]:
+        scores: Any = node.args[at]
+        shape = scores.meta["val"].shape
+        yield Check(_plain(node.args[at + 1]), str(shape[1] if len(shape) > 1 else shape[0]), ignored=node.args[at + 4])
+
+    return checks
+
+
+_INDEXING: dict[str, Callable[[torch.fx.Node], Iterator[Check]]] = {
+    **dict.fromkeys(
+        ("aten.gather", "aten.scatter", "aten.scatter_add", "aten.scatter_reduce", "aten.index_select", "aten.index_add",
+         "aten.index_copy", "aten.index_reduce", "aten.index_fill"), _along_dim),
+    "aten.embedding": _by_rows,
+    **dict.fromkeys(("aten.index", "aten.index_put", "aten._unsafe_index_put"), _by_lists),
+    **dict.fromkeys(("aten.nll_loss_forward", "aten.nll_loss2d_forward"), _by_target(0)),
+    **dict.fromkeys(("aten.nll_loss_backward", "aten.nll_loss2d_backward"), _by_target(1)),
+}  # fmt: skip
+
+#: They give the same numbers, all of them.
+_SAME_NUMBERS = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze", "aten.squeeze", "aten.alias",
+                           "aten.detach", "aten.t", "aten.permute", "aten.transpose", "aten.clone"})  # fmt: skip
+
+
+def _plain(index: Any) -> torch.fx.Node:
+    """The node that an index is a view of; a mask stays what it is."""
+    while index.op == "call_function" and str(getattr(index.target, "overloadpacket", "")) in _SAME_NUMBERS:
+        index = index.args[0]
+    return index  # type: ignore[no-any-return]

@@ -1,0 +1,342 @@
+"""Fusion: which loop nodes become one kernel.
+
+In: a `Program` after inlining. Out: a `Plan`: groups in an order that respects every dependency, and
+the refusals with their reasons. What always holds: a node joins a group only if `legal` agrees and no
+path leads out of the group and back into it; among legal groups the one that saves most memory traffic
+wins (`score`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inductor_backend.ir.index_expr import product
+from inductor_backend.ir.nodes import BufferKind, ExternNode, LoopNode, Node, Program
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.schedule.dependencies import Dependencies, dependencies
+from inductor_backend.schedule.heuristics import keeps_threads_busy, shared_bytes
+from inductor_backend.schedule.inline import redomain
+from inductor_backend.schedule.legality import (
+    LARGEST_ARGUMENTS,
+    Domain,
+    Joined,
+    Refused,
+    check_values,
+    squeezed,
+    unify,
+    unify_product,
+)
+
+#: Elements of an update that may share a kernel with others: larger ones are not bound by their launch.
+LARGEST_UPDATE = 1 << 20
+
+#: Buffers of a kernel of several updates (the launcher has room for 256 pointers).
+ARGUMENTS_OF_UPDATES = 240
+
+#: Elements of a copy that may share a kernel with others: their copies live longer for it.
+LARGEST_COPY = 1 << 18
+
+
+@dataclass(slots=True)
+class Group:
+    """Loop nodes that share one kernel, over one domain; or one extern node. Mutable while fusing.
+
+    number: its bit in ancestor masks. ancestors: mask of groups that must run before it. position, first: where its last
+    and its first node were in the program. most: buffers that it may touch. updates: writes to inputs, or copies, that it
+    has taken in although nothing connects them.
+    """
+
+    number: int
+    nodes: list[Node]
+    domain: Domain | None
+    ancestors: int = 0
+    position: int = 0
+    first: int = 0
+    buffers: set[str] = field(default_factory=set)
+    most: int = LARGEST_ARGUMENTS
+    updates: int = 1
+
+    @property
+    def loops(self) -> list[LoopNode]:
+        return [node for node in self.nodes if isinstance(node, LoopNode)]
+
+    @property
+    def extern(self) -> ExternNode | None:
+        first = self.nodes[0]
+        return first if isinstance(first, ExternNode) else None
+
+
+@dataclass(slots=True)
+class Plan:
+    """groups: in execution order. refusals: (node, group's first node, reason)."""
+
+    groups: list[Group]
+    refusals: list[tuple[str, str, str]]
+
+
+class Fusion:
+    """Puts nodes into groups one by one, in program order. Mutable.
+
+    fuel: the number of fusions allowed (None: all), to bisect a wrong result. rows: from how many a reduction's kernel may
+    hold other work. reads_scans: a kernel may read what it has scanned. together: how many small updates of inputs, which
+    nothing connects, share a kernel.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        sizes: SizeVars,
+        fuel: int | None = None,
+        rows: int = 8,
+        reads_scans: bool = True,
+        together: int = 1,
+    ) -> None:
+        self.reads_scans, self.together = reads_scans, together
+        self.open: dict[Any, Group] = {}  # the group of updates, or of copies, of some sizes that may grow
+        self.program, self.sizes, self.fuel, self.rows = program, sizes, fuel, rows
+        self.deps: Dependencies = dependencies(program)
+        self.groups: list[Group] = []
+        self.home: dict[str, Group] = {}
+        self.touching: dict[str, list[Group]] = {}
+        self.refusals: list[tuple[str, str, str]] = []
+        self.mutated = frozenset(
+            name
+            for node in program.nodes
+            for name in node.writes
+            if program.buffers[name].kind is BufferKind.INPUT
+        )
+
+    def run(self) -> Plan:
+        for position, node in enumerate(self.program.nodes):
+            if isinstance(node, LoopNode):
+                self.place(squeezed(node), position)
+            else:
+                self.new_group(node, None, position)
+        return Plan(self.ordered(), self.refusals)
+
+    def required(self, node: Node) -> list[Group]:
+        return list(
+            {
+                id(g): g
+                for g in (self.home[name] for name in self.deps.before[node.name] if name in self.home)
+            }.values()
+        )
+
+    def new_group(self, node: Node, domain: Domain | None, position: int) -> None:
+        group = Group(len(self.groups), [node], domain, position=position, first=position)
+        self.groups.append(group)
+        self.adopt(group, node)
+
+    def adopt(self, group: Group, node: Node) -> None:
+        """Updates the ancestor masks and the buffer table for a node that is now in the group."""
+        self.home[node.name] = group
+        for other in self.required(node):
+            if other is not group:
+                group.ancestors |= other.ancestors | (1 << other.number)
+        bit = 1 << group.number
+        if len(group.nodes) > 1:  # a new group is nobody's ancestor yet
+            for other in self.groups:
+                if other.ancestors & bit:
+                    other.ancestors |= group.ancestors
+        for buffer in {*node.reads(), *node.writes}:
+            group.buffers.add(buffer)
+            groups = self.touching.setdefault(buffer, [])
+            if group not in groups:
+                groups.append(group)
+
+    def place(self, node: LoopNode, position: int) -> None:
+        best: tuple[int, Group, Joined] | None = None
+        for group, shared in () if node.product else self.candidates(node):
+            score = shared_bytes(self.program, self.sizes, shared)
+            if best is not None and score <= best[0]:
+                continue
+            joined = self.try_join(group, node)
+            if isinstance(joined, Refused):
+                self.refusals.append((node.name, group.nodes[0].name, joined.reason))
+            else:
+                best = (score, group, joined)
+        kind = self.kind_of(node) if self.together > 1 else None
+        if best is None and self.together > 1:
+            best = self.sibling(node) if kind is None else self.beside(node, kind)
+        if best is None or (self.fuel is not None and self.fuel <= 0):
+            self.new_group(node, Domain(node.sizes, node.reduced), position)
+            if kind is not None:
+                self.open[kind] = self.groups[-1]
+                self.groups[-1].most = ARGUMENTS_OF_UPDATES
+            return
+        if self.fuel is not None:
+            self.fuel -= 1
+        _, group, joined = best
+        if joined.by is not None:
+            group.nodes = [
+                redomain(member, joined.domain.sizes, joined.domain.reduced, joined.by)
+                for member in group.loops
+            ]
+        group.domain = joined.domain
+        group.nodes.append(joined.node)
+        group.position = position
+        self.adopt(group, joined.node)
+
+    def is_update(self, node: LoopNode) -> bool:
+        """A small loop, element by element, that changes an input or goes on with one that will be changed."""
+        numel = product(node.sizes)
+        small = isinstance(numel, int) and numel <= LARGEST_UPDATE
+        plain = not (node.product or node.is_reduction or any(node.reduced))
+        return small and plain and not self.mutated.isdisjoint((*node.reads(), *node.writes))
+
+    def kind_of(self, node: LoopNode) -> Any:
+        """A key that nodes share which may be in one launch although nothing connects them, or None."""
+        if self.is_update(node):
+            return node.sizes
+        if len(node.stores) != 1 or any(node.reduced) or node.product or not node.stores[0].plain:
+            return None
+        numel, value = product(node.sizes), node.stores[0].value
+        while value.name == "cast":
+            (value,) = value.args
+        small = isinstance(numel, int) and numel <= LARGEST_COPY
+        return ("copy", node.sizes) if small and value.name == "load" else None
+
+    def sibling(self, node: LoopNode) -> tuple[int, Group, Joined] | None:
+        """For a reduction, a group with the same loops that reads what the same kernel has made: both halves of a
+        normalisation's gradient, means and squares."""
+        if not any(node.reduced):
+            return None
+        domain = Domain(node.sizes, node.reduced)
+        makers = {id(g): g for name in node.reads() for g in self.touching.get(name, ()) if name in _written(g)}
+        for maker in makers.values():
+            for name in _written(maker):
+                for group in self.touching.get(name, ()):
+                    if group is maker or group.domain != domain:
+                        continue
+                    joined = self.try_join(group, node)
+                    if not isinstance(joined, Refused):
+                        return 0, group, joined
+        return None
+
+    def beside(self, node: LoopNode, kind: Any) -> tuple[int, Group, Joined] | None:
+        """A group of other updates or copies of the same sizes: one launch for several parameters, or counters."""
+        group = self.open.get(kind)
+        if group is None or group.updates >= self.together or any(group.domain.reduced):  # type: ignore[union-attr]
+            return None
+        joined = self.try_join(group, node)
+        if isinstance(joined, Refused) or joined.by is not None:
+            return None
+        group.updates += 1
+        return 0, group, joined
+
+    def candidates(self, node: LoopNode) -> list[tuple[Group, set[str]]]:
+        """Loop groups that touch a buffer of the node, with the buffers shared, latest first."""
+        found: dict[int, tuple[Group, set[str]]] = {}
+        for buffer in {*node.reads(), *node.writes}:
+            for group in self.touching.get(buffer, ())[-8:]:
+                if group.domain is not None:
+                    found.setdefault(group.number, (group, set()))[1].add(buffer)
+        return [found[number] for number in sorted(found, reverse=True)]
+
+    def try_join(self, group: Group, node: LoopNode) -> Joined | Refused:
+        assert group.domain is not None
+        bit = 1 << group.number
+        if any(other.ancestors & bit for other in self.required(node) if other is not group):
+            return Refused("something between the two runs outside the group")
+        if len(group.buffers | node.reads() | set(node.writes)) > group.most:
+            return Refused("too many buffers for one kernel")
+        if group.loops[0].product:
+            return self._after_product(group, node)
+        if not self.reads_scans and node.reads() & {b for one in group.loops for b in _scanned(one)}:
+            return Refused("reads a scan, which other threads of the same kernel store")
+        joined = unify(group.domain, node)
+        if isinstance(joined, Refused):
+            return joined
+        members = group.loops
+        if joined.by is not None:
+            members = [redomain(m, joined.domain.sizes, joined.domain.reduced, joined.by) for m in members]
+        refused = check_values(self.program, members, joined.node, self.mutated)
+        if refused is not None:
+            return refused
+        domain = joined.domain
+        if any(domain.reduced) and not keeps_threads_busy(
+            self.sizes, product(domain.outer), product(domain.inner), self.rows
+        ):
+            return Refused("too few rows for the threads: a reduction this long runs alone")
+        return joined
+
+    def _after_product(self, group: Group, node: LoopNode) -> Joined | Refused:
+        """A node joins a product's kernel only to compute with its elements."""
+        assert group.domain is not None
+        written = {name for member in group.loops for name in member.writes}
+        if not node.reads() & written or any(name in self.mutated for name in node.writes):
+            return Refused("it does not go on with the product's elements")
+        joined = unify_product(group.domain, node)
+        if isinstance(joined, Refused):
+            return joined
+        by, domain = joined.by, joined.domain
+        members = group.loops
+        if by is not None:
+            members = [redomain(member, domain.sizes, domain.reduced, by) for member in members]
+        refused = check_values(self.program, members, joined.node, self.mutated)
+        return joined if refused is None else refused
+
+    def ordered(self) -> list[Group]:
+        """Topological order that stays close to program order. On GPUs a group comes where its first node was: by its last
+        one, an update of an input at the end, it would let everything pass that waits for nothing (copies of weights). What
+        only turns values into results comes as soon as it can: until then their memory is held beside that of the results."""
+        on_gpu = self.together > 1
+        waiting = sorted(self.groups, key=lambda g: (not self._hands_on(g), g.first) if on_gpu else (True, g.position))
+        done, result = 0, []
+        while waiting:
+            for place, group in enumerate(waiting):
+                if group.ancestors & ~done == 0:
+                    result.append(waiting.pop(place))
+                    done |= 1 << group.number
+                    break
+            else:
+                raise AssertionError("fusion made a cycle of groups")
+        return result
+
+    def _hands_on(self, group: Group) -> bool:
+        """Whether a group turns what nobody else reads into results of the graph, as copies in another layout are."""
+        if group.extern is not None:
+            return False
+        buffers = self.program.buffers
+        written = _written(group)
+        read = {name for node in group.nodes for name in node.reads()} - written
+        return all(
+            name in self.program.output_names and buffers[name].kind is not BufferKind.INPUT for name in written
+        ) and all(
+            buffers[name].kind is not BufferKind.INPUT
+            and name not in self.program.output_names
+            and len(self.touching[name]) == 2  # the group that makes it, and this one
+            for name in read
+        )
+
+
+def _written(group: Group) -> set[str]:
+    return {name for node in group.nodes for name in node.writes}
+
+
+def _scanned(node: LoopNode) -> set[str]:
+    return {name for store in node.stores if store.scan is not None for name in store.buffers}
+
+
+def readers_outside(
+    program: Program, groups: Sequence[Group]
+) -> Iterator[tuple[Group, Callable[[str], bool]]]:
+    """Each group, and whether a buffer that it writes must be in memory afterwards."""
+    home = {node.name: group.number for group in groups for node in group.nodes}
+    readers: dict[str, set[int]] = {}
+    for group in groups:
+        for node in group.nodes:
+            for buffer in program.with_earlier(node.reads()):
+                readers.setdefault(buffer, set()).add(home[node.name])
+    for group in groups:
+
+        def needed_outside(buffer: str, number: int = group.number) -> bool:
+            return (
+                buffer in program.output_names
+                or program.buffers[buffer].kind is BufferKind.INPUT
+                or bool(readers.get(buffer, set()) - {number})
+            )
+
+        yield group, needed_outside

@@ -1,0 +1,104 @@
+"""The heuristics of fusion and inlining: what is worth it. Nothing here decides what is right.
+
+In: bodies, buffers. Out: numbers and yes or no. What always holds: any answer gives a correct program.
+"""
+
+from __future__ import annotations
+
+from inductor_backend.ir.index_expr import Expr, exact_quotient, known_le, product
+from inductor_backend.ir.nodes import LoopNode, Program
+from inductor_backend.ir.ops import OPS
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.values import Value, topological
+
+#: A body may grow to so many values by inlining.
+LARGEST_BODY = 256
+
+#: Below this cost, doing a computation again is cheaper than storing and loading its result.
+CHEAP = 8
+
+#: Loads that a body done again may have.
+CHEAP_LOADS = 3
+
+#: On a GPU a tensor this small (a value a channel) costs its launch more than anything: computing it again, at this cost, is
+#: cheaper.
+SMALL, SMALL_COST, SMALL_LOADS = 4096, 16, 6
+
+#: Elements of a row that are kept in a local buffer (of float32: 64 KiB).
+LARGEST_ROW = 16384
+
+
+def cost(value: Value) -> int:
+    """Rough scalar instructions to compute the value once, loads not counted."""
+    return sum(OPS[v.name].cost for v in topological([value]) if v.name not in ("load", "constant", "index"))
+
+
+def load_count(value: Value) -> int:
+    return sum(1 for v in topological([value]) if v.name in ("load", "masked_load"))
+
+
+def is_cheap(value: Value) -> bool:
+    """Computing it again costs no more than a load or two."""
+    return cost(value) <= CHEAP and load_count(value) <= CHEAP_LOADS
+
+
+def worth_inlining(
+    producer: LoopNode, readers: list[LoopNode], loads: list[list[Value]], gpu: bool = False
+) -> str | None:
+    """None where the producer should be computed inside its readers, else why not.
+
+    loads: for each reader its loads of the producer's buffer. gpu: each kernel is a launch.
+    """
+    value = producer.stores[0].value
+    size = len(topological([value]))
+    if load_count(value) == 0 and cost(value) <= CHEAP:
+        return None
+    for reader, found in zip(readers, loads, strict=True):
+        if len(found) * size + len(topological(s.value for s in reader.stores)) > LARGEST_BODY:
+            return "the body would become too large"
+    once = len(readers) == 1 and len(loads[0]) == 1
+    if once and _no_larger(product(readers[0].sizes), product(producer.sizes)):
+        return None  # computed no more often than before, and not stored
+    if is_cheap(value) and (len(readers) == 1 or load_count(value) <= 1):
+        return None
+    numel = product(producer.sizes)
+    small = gpu and isinstance(numel, int) and numel <= SMALL
+    if small and cost(value) <= SMALL_COST and load_count(value) <= SMALL_LOADS:
+        return None
+    if is_cheap(value):
+        return "several readers would each load its operands: one store costs less"
+    if all(
+        _outside_inner_loop(reader, load)
+        for reader, found in zip(readers, loads, strict=True)
+        for load in found
+    ):
+        return None if len(readers) == 1 else "computed again by several readers"
+    return "costs more to compute again than to store"
+
+
+def _no_larger(a: Expr, b: Expr) -> bool:
+    """a <= b, for symbols too where b is a multiple of a."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a <= b
+    return known_le(a, b) or exact_quotient(b, a) is not None
+
+
+def _outside_inner_loop(reader: LoopNode, load: Value) -> bool:
+    """The load does not depend on the reader's last loop, so its producer is computed once a row."""
+    last = len(reader.sizes) - 1
+    return last not in load.variables and not any(reader.reduced[p] for p in load.variables)
+
+
+def shared_bytes(program: Program, sizes: SizeVars, names: set[str]) -> int:
+    """Bytes of memory traffic that sharing these buffers saves."""
+    return sum(buffer_bytes(program, sizes, name) for name in names)
+
+
+def buffer_bytes(program: Program, sizes: SizeVars, name: str) -> int:
+    buffer = program.buffers[name]
+    return sizes.hint(buffer.layout.numel) * buffer.dtype.itemsize
+
+
+def keeps_threads_busy(sizes: SizeVars, outer: Expr, inner: Expr, rows: int = 8) -> bool:
+    """Enough outer iterations to share among threads, or too little work to share at all."""
+    return sizes.hint(outer) >= rows or sizes.hint(inner) * sizes.hint(outer) < 65536

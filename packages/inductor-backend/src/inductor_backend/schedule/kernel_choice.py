@@ -1,0 +1,89 @@
+"""Which kernel each operator call uses, and where its result lives.
+
+In: a `Program` whose loops are fused. Out: node name -> `Choice` (`kernels.selection.best`). What always holds: a
+result that our own product writes lives in the arena (or is a fresh output); a result that an ATen
+operator returns is that operator's tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from inductor_backend.ir.index_expr import contiguous_strides
+from inductor_backend.ir.nodes import BufferKind, ExternNode, Program, Strided
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.kernels import packed_ops
+from inductor_backend.kernels.selection import Choice, Operand, aten_choice, best
+from tracer_core.plugin_api import operators
+
+aten = operators("aten")
+
+#: Products whose call may have symbolic sizes: no choice of form depends on them.
+SYMBOLIC = frozenset(
+    {aten.mm.default, aten.addmm.default, packed_ops.convolution, packed_ops.linear, packed_ops.pack}
+)
+
+
+#: Operators that have an ``out=`` form, whose overload is named "out".
+OUT_FORMS = frozenset(
+    {
+        aten.mm.default,
+        aten.addmm.default,
+        aten.bmm.default,
+        aten.baddbmm.default,
+    }
+)
+
+#: Operators that return several tensors, of which a call of ours computes one.
+ONE_OF_SEVERAL = frozenset({aten.convolution_backward.default})
+
+
+def _operand(program: Program, value: Any) -> Any:
+    if isinstance(value, Strided):
+        return Operand(value.layout.sizes, value.layout.strides, program.buffers[value.buffer].dtype)
+    if isinstance(value, (list, tuple)):
+        return [_operand(program, item) for item in value]
+    return value
+
+
+def is_static(node: ExternNode) -> bool:
+    """All sizes, strides and offsets of its tensors are ints."""
+    return all(
+        isinstance(number, int)
+        for t in node.tensors()
+        for number in (*t.layout.sizes, *t.layout.strides, t.layout.offset)
+    )
+
+
+def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
+    """The kernel for one operator call."""
+    if node.fallback or (node.unpack and node.target not in ONE_OF_SEVERAL) or node.kwargs:
+        return aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
+    choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
+    if choice.kind == "own" and not (choice.symbolic or node.target in SYMBOLIC) and not is_static(node):
+        return aten_choice(node.target, "a convolution of symbolic sizes")
+    if choice.kind == "aten" and _writes_where_told(program, node):
+        return replace(choice, kind="out")
+    return choice
+
+
+def _writes_where_told(program: Program, node: ExternNode) -> bool:
+    """Whether the operator's ``out=`` form gives the same: then its result lies in the arena, or in a fresh output."""
+    if node.target not in OUT_FORMS or not is_static(node):
+        return False
+    (name,) = node.writes
+    layout = program.buffers[name].layout
+    return layout.strides == contiguous_strides(layout.sizes)
+
+
+def choose_externs(program: Program, sizes: SizeVars) -> dict[str, Choice]:
+    """The choice for every extern node; buffers that our kernels fill become ordinary temporaries."""
+    chosen: dict[str, Choice] = {}
+    for node in program.nodes:
+        if isinstance(node, ExternNode):
+            chosen[node.name] = choice = choice_of(program, node, sizes)
+            if choice.kind in ("own", "out"):
+                (name,) = node.writes
+                program.buffers[name].kind = BufferKind.TEMP
+    return chosen

@@ -1,0 +1,225 @@
+"""May a loop node join a group? Domains are unified here, and every refusal has a reason.
+
+In: a group's domain and a node. Out: `Refused(reason)` or how both see one common domain. What always
+holds: a node joins only where every element of a group's buffer that it loads is the element stored at
+the same point of the domain, so that values can be handed over in registers or in a row buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from inductor_backend.ir.index_expr import (
+    Expr,
+    Index,
+    contiguous_strides,
+    flatten,
+    product,
+    reshape_groups,
+    variables,
+)
+from inductor_backend.ir.nodes import LoopNode, Program, Store
+from inductor_backend.ir.values import Rewriter
+from inductor_backend.schedule.inline import redomain
+
+#: Pointers that one kernel takes at most.
+LARGEST_ARGUMENTS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why not."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Loop sizes and which of them are reduced, in the order of the tensor's dimensions."""
+
+    sizes: tuple[Expr, ...]
+    reduced: tuple[bool, ...]
+
+    @property
+    def outer(self) -> tuple[Expr, ...]:
+        return tuple(s for s, r in zip(self.sizes, self.reduced, strict=True) if not r)
+
+    @property
+    def inner(self) -> tuple[Expr, ...]:
+        return tuple(s for s, r in zip(self.sizes, self.reduced, strict=True) if r)
+
+
+def squeezed(node: LoopNode) -> LoopNode:
+    """The node without loops of size 1 (their variable is 0 everywhere already)."""
+    keep = [p for p, size in enumerate(node.sizes) if not (isinstance(size, int) and size == 1)]
+    if len(keep) == len(node.sizes):
+        return node
+    sizes = tuple(node.sizes[p] for p in keep)
+    new = variables(sizes)
+    by = [Index()] * len(node.sizes)
+    for place, p in enumerate(keep):
+        by[p] = new[place]
+    return redomain(node, sizes, tuple(node.reduced[p] for p in keep), tuple(by))
+
+
+@dataclass(frozen=True, slots=True)
+class Refinement:
+    """A domain that splits two others: its sizes and, for each of the two, its variables in the new ones."""
+
+    sizes: tuple[Expr, ...]
+    left: tuple[Index, ...]
+    right: tuple[Index, ...]
+    left_source: tuple[int, ...]  # for each new variable, the left variable it came from
+    right_source: tuple[int, ...]
+
+
+def refine(left: Sequence[Expr], right: Sequence[Expr]) -> Refinement | None:
+    """The coarsest common refinement of two row-major domains of equal size, None where they interleave."""
+    if tuple(left) == tuple(right):
+        same = variables(left)
+        positions = tuple(range(len(left)))
+        return Refinement(tuple(left), same, same, positions, positions)
+    groups = reshape_groups(left, right)
+    if groups is None:
+        return None
+    sizes: list[Expr] = []
+    spans: list[tuple[list[int], list[int], int, int]] = []
+    for a, b in groups:
+        if len(a) > 1 and len(b) > 1:
+            return None
+        finer = [left[k] for k in a] if len(a) >= len(b) else [right[k] for k in b]
+        spans.append((a, b, len(sizes), len(finer)))
+        sizes += finer
+    new = variables(sizes)
+    maps: tuple[list[Index], list[Index]] = ([Index()] * len(left), [Index()] * len(right))
+    sources: tuple[list[int], list[int]] = ([0] * len(sizes), [0] * len(sizes))
+    for a, b, start, length in spans:
+        for side, positions in enumerate((a, b)):
+            span = range(start, start + length)
+            if len(positions) == length:
+                for p, k in zip(positions, span, strict=True):
+                    maps[side][p], sources[side][k] = new[k], p
+            elif positions:
+                flat = flatten([new[k] for k in span], contiguous_strides([sizes[k] for k in span]))
+                maps[side][positions[0]] = flat
+                for k in span:
+                    sources[side][k] = positions[0]
+    return Refinement(tuple(sizes), tuple(maps[0]), tuple(maps[1]), tuple(sources[0]), tuple(sources[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """How a node joins: the group's new domain, its variables in it, and the node over it."""
+
+    domain: Domain
+    by: tuple[Index, ...] | None  # None: the group's domain is unchanged
+    node: LoopNode
+
+
+def unify(domain: Domain, node: LoopNode) -> Joined | Refused:
+    """The common domain of a group and a node (squeezed)."""
+    has_reduction = any(domain.reduced)
+    total, own = product(domain.sizes), product(node.sizes)
+    if total == own:
+        return _unify_full(domain, node, has_reduction)
+    if has_reduction and product(domain.outer) == own and not node.is_reduction:
+        return _unify_outer(domain, node)
+    return Refused(f"another iteration space: {_text(node.sizes)} against {_text(domain.sizes)}")
+
+
+def unify_product(domain: Domain, node: LoopNode) -> Joined | Refused:
+    """A node over the results of a product, whose reduced dimensions are the last: either may have finer dimensions."""
+    if node.is_reduction:
+        return Refused("a reduction of a product's results")
+    refinement = refine(domain.outer, node.sizes)
+    if refinement is None:
+        return Refused(f"results {_text(domain.outer)} do not line up with {_text(node.sizes)}")
+    sizes = (*refinement.sizes, *domain.inner)
+    reduced = (*[False] * len(refinement.sizes), *[True] * len(domain.inner))
+    unchanged = sizes == domain.sizes
+    by = None if unchanged else (*refinement.left, *variables(sizes)[len(refinement.sizes) :])
+    return Joined(Domain(sizes, reduced), by, redomain(node, sizes, reduced, refinement.right))
+
+
+def _unify_full(domain: Domain, node: LoopNode, has_reduction: bool) -> Joined | Refused:
+    refinement = refine(domain.sizes, node.sizes)
+    if refinement is None:
+        return Refused(f"loops {_text(node.sizes)} do not line up with {_text(domain.sizes)}")
+    of_group = tuple(domain.reduced[p] for p in refinement.left_source)
+    of_node = tuple(node.reduced[p] for p in refinement.right_source)
+    if has_reduction and node.is_reduction and of_group != of_node:
+        return Refused("reduces other dimensions")
+    reduced = of_group if has_reduction else of_node
+    unchanged = refinement.sizes == domain.sizes and reduced == domain.reduced
+    moved = redomain(node, refinement.sizes, reduced, refinement.right)
+    return Joined(Domain(refinement.sizes, reduced), None if unchanged else refinement.left, moved)
+
+
+def _unify_outer(domain: Domain, node: LoopNode) -> Joined | Refused:
+    """A node over the rows of a reduction."""
+    outer = [p for p, r in enumerate(domain.reduced) if not r]
+    refinement = refine([domain.sizes[p] for p in outer], node.sizes)
+    if refinement is None or len(refinement.sizes) != len(outer):
+        return Refused(f"rows {_text(node.sizes)} do not line up with {_text(domain.sizes)}")
+    new = variables(domain.sizes)
+    row = [new[p] for p in outer]
+    by = tuple(Rewriter(row).index(index) for index in refinement.right)
+    return Joined(domain, None, redomain(node, domain.sizes, domain.reduced, by))
+
+
+def _text(sizes: Sequence[Expr]) -> str:
+    return "[" + ", ".join(map(str, sizes)) + "]"
+
+
+def check_values(
+    program: Program, members: Sequence[LoopNode], node: LoopNode, mutated: frozenset[str]
+) -> Refused | None:
+    """Whether every load of what the group writes (and the reverse) is at the same point."""
+    written = {name: store for member in members for store in member.stores for name in store.buffers}
+    if any(name in written for name in node.writes):
+        return Refused("writes the same buffer")
+    for load in node.loads():
+        if load.buffer in program.extends and any(b in written for b in program.with_earlier([load.buffer])):
+            return Refused(f"reads {load.buffer}, of which the group writes a region")
+        store = written.get(load.buffer)
+        if store is not None and store.combine is not None:
+            return Refused(f"reads {load.buffer}, to which the group scatters")
+        if store is not None and (store.index != load.attr[1] or load.name != "load"):
+            return Refused(f"reads {load.buffer} at another index than it is written")
+    overwritten = {name: store for store in node.stores for name in store.buffers if name in mutated}
+    if not overwritten:
+        return None
+    if any(any(member.reduced) for member in members):
+        if any(node.reduced[p] for s in node.stores for p in s.value.variables):
+            return Refused("overwrites an input inside a reduction's kernel")
+        late = _read_in_loops(members, overwritten.keys())
+        if late is not None:
+            return Refused(f"overwrites {late}, which a later loop over the same row may read")
+    for member in (*members, node):
+        for load in member.loads():
+            store = overwritten.get(load.buffer)
+            if store is not None and store.index != load.attr[1]:
+                return Refused(f"overwrites {load.buffer}, which is read at another index")
+    return None
+
+
+def _read_in_loops(members: Sequence[LoopNode], names: Collection[str]) -> str | None:
+    """One of these buffers from which something inside a row is computed: its loop may come after what is done once a
+    row, and computes again what it needs of that."""
+    sources: dict[str, str] = {}
+    for member in members:
+        loaded = (load.buffer for load in member.loads())
+        found = next((one for name in loaded if (one := name if name in names else sources.get(name))), None)
+        if found is None:
+            continue
+        if member.is_reduction or any(_in_row(store, member.reduced) for store in member.stores):
+            return found
+        sources.update(dict.fromkeys(member.writes, found))
+    return None
+
+
+def _in_row(store: Store, reduced: Sequence[bool]) -> bool:
+    """Whether a store is done for each point of a row, not once."""
+    variables_of = (*store.value.variables, *(p for index in store.index for p in index.variables()))
+    return not store.plain or any(reduced[p] for p in variables_of)

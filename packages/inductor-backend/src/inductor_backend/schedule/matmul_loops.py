@@ -1,0 +1,274 @@
+"""Matrix products and convolutions as loops, so that a kernel of ours may compute them with what surrounds them.
+
+In: operator calls of a `Program`. Out: a program in which chosen calls are loop nodes marked `product`: one sum over the
+last dimensions of a value of the rows times a value of the columns; a bias is a node of its own. What always holds: the
+given program is left as it is; an operand is read through the strides that the operator would have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, reshape, variables
+from inductor_backend.ir.nodes import (
+    Buffer,
+    BufferKind,
+    ExternNode,
+    Layout,
+    LoopNode,
+    Node,
+    Program,
+    Store,
+    Strided,
+)
+from inductor_backend.ir.ops import compute_dtype
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.values import Value, cast, const, load, make
+from inductor_backend.kernels import unaligned_gemm
+from tracer_core.plugin_api import operators
+
+aten = operators("aten")
+
+#: Element types that tensor cores multiply.
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+#: Products with fewer rows, columns or terms stay with ATen.
+LEAST = 16
+
+At = Sequence[Index]
+Read = Callable[[At], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A product over (rows and columns..., terms...). left, right: its factors at a point. place: of the result in the
+    operator's result; bias: (operand, its index) or None."""
+
+    outer: tuple[Expr, ...]
+    inner: tuple[Expr, ...]
+    left: Callable[[At], Value]
+    right: Callable[[At], Value]
+    bias: Callable[[At], Value] | None = None
+
+
+class ProductLoops:
+    """Rewrites calls of one program. Mutable: `program` is a copy that grows."""
+
+    def __init__(self, program: Program, sizes: SizeVars) -> None:
+        buffers = {name: replace(buffer) for name, buffer in program.buffers.items()}
+        self.program = replace(program, buffers=buffers, nodes=[], extends=dict(program.extends), operands={})
+        self.sizes = sizes
+
+    def run(self, nodes: Sequence[Node], chosen: Collection[str] | None) -> tuple[str, ...]:
+        """Rewrites the chosen calls (None: all that can be); returns the names of those that were."""
+        done = []
+        for node in nodes:
+            made = None
+            if isinstance(node, ExternNode) and (chosen is None or node.name in chosen):
+                made = self.loops(node)
+            if made is None:
+                self.program.nodes.append(node)
+            else:
+                self.program.nodes += made
+                done.append(node.name)
+        return tuple(done)
+
+    def loops(self, node: ExternNode) -> list[LoopNode] | None:
+        """The call as loops, None where it stays a call."""
+        make_sum = _SUMS.get(node.target)
+        if make_sum is None or node.kwargs or node.unpack or node.in_place is not None:
+            return None
+        (name,) = node.outputs
+        tensors = list(node.tensors())
+        dtypes = {self.program.buffers[one.buffer].dtype for one in tensors}
+        if name is None or len(dtypes) != 1 or dtypes.pop() not in DTYPES:
+            return None
+        if self.program.buffers[name].kind is not BufferKind.EXTERN or name in self.program.elsewhere:
+            return None
+        made = make_sum(self, node)
+        return None if made is None or self._small(made) else self._nodes(node, name, made)
+
+    def _small(self, made: Sum) -> bool:
+        """Too small for tensor cores, by the captured sizes."""
+        hint = self.sizes.hint
+        terms = 1
+        for size in made.inner:
+            terms *= hint(size)
+        return terms < LEAST or any(
+            isinstance(size, int) and size == 0 for size in (*made.outer, *made.inner)
+        )
+
+    def _nodes(self, node: ExternNode, name: str, made: Sum) -> list[LoopNode]:
+        target = self.program.buffers[name]
+        target.kind = BufferKind.TEMP
+        domain = (*made.outer, *made.inner)
+        loops = variables(domain)
+        value = make("mul", made.left(loops), made.right(loops))
+        reduced = (*[False] * len(made.outer), *[True] * len(made.inner))
+        place = loops[: len(made.outer)]
+        result = target if made.bias is None else self._buffer(f"{name}_product", torch.float32, made.outer)
+        self.program.operands[result.name] = self.program.buffers[next(iter(node.tensors())).buffer].dtype
+        stores = (Store((result.name,), place, value, "sum"),)
+        nodes = [
+            LoopNode(node.name, domain, reduced, stores, node.origin, node.after, product=True),
+        ]
+        if made.bias is not None:
+            rows = variables(made.outer)
+            total = make("add", load(result.name, rows, result.dtype), made.bias(rows))
+            store = Store((name,), rows, cast(total, target.dtype))
+            nodes.append(
+                LoopNode(f"{node.name}_bias", made.outer, (False,) * len(made.outer), (store,), node.origin)
+            )
+        return nodes
+
+    def _buffer(self, name: str, dtype: torch.dtype, sizes: Sequence[Expr]) -> Buffer:
+        layout = Layout(tuple(sizes), contiguous_strides(sizes))
+        self.program.buffers[name] = Buffer(name, dtype, layout, BufferKind.TEMP)
+        return self.program.buffers[name]
+
+    def read(self, operand: Strided) -> tuple[Buffer, Callable[[At], tuple[Index, ...]]]:
+        """What an operand is read from, and where: the buffer itself in its own order of dimensions where that is what
+        the operand is (its computation may then move into the product), else a buffer of that layout on its memory."""
+        buffer = self.program.buffers[operand.buffer]
+        order = _order(buffer.layout, operand.layout)
+        if order is not None:
+            return buffer, lambda at: tuple(at[k] for k in order)
+        if _dense(buffer.layout) and _dense(operand.layout) and buffer.layout.numel == operand.layout.numel:
+            return buffer, lambda at: reshape(buffer.layout.sizes, operand.layout.sizes, at)
+        name = f"{operand.buffer}_as{len(self.program.buffers)}"
+        kind = BufferKind.INPUT if buffer.kind is BufferKind.INPUT else BufferKind.TEMP
+        alias = Buffer(name, buffer.dtype, operand.layout, kind, buffer.storage)
+        self.program.buffers[name] = alias
+        self.program.extends[name] = operand.buffer
+        return alias, tuple
+
+    def element(self, operand: Strided) -> Read:
+        """Reads an element of an operand, as the type that products add in."""
+        buffer, place = self.read(operand)
+        return lambda at: cast(load(buffer.name, place(at), buffer.dtype), torch.float32)
+
+
+def _dense(layout: Layout) -> bool:
+    return layout.offset == 0 and layout.strides == contiguous_strides(layout.sizes)
+
+
+def _order(whole: Layout, part: Layout) -> tuple[int, ...] | None:
+    """For each dimension of a buffer the dimension of the operand that it is; None where the operand is another view."""
+    if whole.offset != part.offset or len(whole.sizes) != len(part.sizes):
+        return None
+    steps = zip(whole.sizes, whole.strides, part.strides, strict=True)
+    if whole.sizes == part.sizes and all(own == other or _is_one(size) for size, own, other in steps):
+        return tuple(range(len(whole.sizes)))
+    wanted = list(zip(part.sizes, part.strides, strict=True))
+    found = []
+    for size, stride in zip(whole.sizes, whole.strides, strict=True):
+        if (size, stride) not in wanted or wanted.count((size, stride)) > 1:
+            return None
+        found.append(wanted.index((size, stride)))
+    return tuple(found)
+
+
+def _matrices(loops: ProductLoops, node: ExternNode) -> Sum | None:
+    """mm, bmm; with a bias first: addmm, baddbmm."""
+    bias, a, b = node.args if len(node.args) == 3 else (None, *node.args)
+    rows, columns, terms = a.layout.sizes[-2], b.layout.sizes[-1], a.layout.sizes[-1]
+    if any(loops.sizes.hint(size) < LEAST for size in (rows, columns, terms)):
+        return None
+    batch = tuple(a.layout.sizes[:-2])
+    left, right = loops.element(a), loops.element(b)
+    *_, m, n, k = range(len(batch) + 3)
+    lead = len(batch)
+    return Sum(
+        (*batch, rows, columns),
+        (terms,),
+        lambda at: left((*at[:lead], at[m], at[k])),
+        lambda at: right((*at[:lead], at[k], at[n])),
+        None if bias is None else _broadcast(loops, bias, (*batch, rows, columns)),
+    )
+
+
+def _broadcast(loops: ProductLoops, bias: Strided, sizes: Sequence[Expr]) -> Read:
+    read = loops.element(bias)
+    lead = len(sizes) - len(bias.layout.sizes)
+    own = bias.layout.sizes
+
+    def element(at: At) -> Value:
+        return read([Index() if _is_one(own[k]) else at[lead + k] for k in range(len(own))])
+
+    return element
+
+
+def _is_one(size: Expr) -> bool:
+    return isinstance(size, int) and size == 1
+
+
+def _convolution(loops: ProductLoops, node: ExternNode) -> Sum | None:
+    """A convolution over images as a product of patches by filters."""
+    x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
+    if transposed or groups != 1 or x is None or len(x.layout.sizes) != 4:
+        return None
+    if not all(isinstance(n, int) for n in (*stride, *padding, *dilation)):
+        return None
+    (name,) = node.outputs
+    assert name is not None
+    images, filters, height, width = loops.program.buffers[name].layout.sizes
+    _, channels, r, s = weight.layout.sizes
+    if any(loops.sizes.hint(size) < LEAST for size in (filters, channels)):
+        return None
+    at_input, at_weight = loops.read(x), loops.element(weight)
+    steps = [(list(n) * 2)[:2] for n in (stride, padding, dilation)]
+
+    def patch(at: At) -> Value:
+        tests: Value | None = None
+        places = []
+        for d in range(2):
+            step, pad, dilate = (values[d] for values in steps)
+            place = at[2 + d] * step + at[5 + d] * dilate + (-pad)
+            if pad:
+                test = _inside(place, x.layout.sizes[2 + d])
+                tests = test if tests is None else make("bit_and", tests, test)
+            places.append(place)
+        buffer, order = at_input
+        index = order((at[0], at[4], *places))
+        if tests is None:
+            return cast(load(buffer.name, index, buffer.dtype), torch.float32)
+        zero = const(0, compute_dtype(buffer.dtype))
+        found = make("masked_load", tests, zero, attr=(buffer.name, index, buffer.dtype))
+        return cast(found, torch.float32)
+
+    bias_at = None if bias is None else loops.element(bias)
+    return Sum(
+        (images, filters, height, width),
+        (channels, r, s),
+        patch,
+        lambda at: at_weight((at[1], at[4], at[5], at[6])),
+        None if bias_at is None else (lambda at: bias_at((at[1],))),
+    )
+
+
+def _inside(place: Index, size: Expr) -> Value:
+    position = make("index", attr=place)
+    low = make("ge", position, const(0, torch.int64))
+    return make("bit_and", low, make("lt", position, make("index", attr=Index(size))))
+
+
+_SUMS: dict[Any, Callable[[ProductLoops, ExternNode], Sum | None]] = {
+    aten.mm.default: _matrices,
+    unaligned_gemm.mm: _matrices,
+    aten.bmm.default: _matrices,
+    aten.addmm.default: _matrices,
+    aten.baddbmm.default: _matrices,
+    aten.convolution.default: _convolution,
+}
+
+
+def products_as_loops(
+    program: Program, sizes: SizeVars, chosen: Collection[str] | None = None
+) -> tuple[Program, tuple[str, ...]]:
+    """A copy of the program in which the chosen calls (None: all that can be) are loops, and the names of those."""
+    loops = ProductLoops(program, sizes)
+    return loops.program, loops.run(program.nodes, chosen)

@@ -1,0 +1,288 @@
+"""A reduction as two: its parts side by side, then the parts.
+
+In: a loop node with one reduction, and how its reduced dimensions are cut (`split_reductions`). Out: the loop nodes that take
+its place. What always holds: the order of additions is fixed; parts of equal length need no mask, and their means weigh the
+same; where the last part is shorter its missing elements are masked, and a variance is two passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, product, variables
+from inductor_backend.ir.nodes import Buffer, BufferKind, Layout, LoopNode, Program, Store
+from inductor_backend.ir.ops import REDUCTIONS, compute_dtype
+from inductor_backend.ir.values import Rewriter, Value, cast, const, load, make
+
+#: Reductions that give a place, and those that give what is there.
+PLACES = {"argmax": "max", "argmin": "min"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A reduced dimension in `parts` of `length` elements. uneven: the last part may have fewer."""
+
+    parts: Expr
+    length: Expr
+    uneven: bool = False
+
+
+#: Reduced dimension -> how it is cut.
+Cuts = Mapping[int, Cut]
+
+
+def length_of_part(node: LoopNode, cut: Cuts) -> Expr:
+    """Elements of a row in a part."""
+    reduced = [p for p, r in enumerate(node.reduced) if r]
+    return product(cut[p].length if p in cut else node.sizes[p] for p in reduced)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What is left to reduce: sizes in the node's order, which of them count parts, and sizes of the results."""
+
+    sizes: tuple[Expr, ...]
+    part: tuple[bool, ...]
+    results: tuple[Expr, ...]
+
+    def kept(self) -> tuple[Index, ...]:
+        """The results' place, in loops over all sizes."""
+        return tuple(v for v, part in zip(variables(self.sizes), self.part, strict=True) if not part)
+
+
+def in_parts(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[LoopNode]:
+    """Loops that do what the node did. across: its rows lie across memory."""
+    (store,) = node.stores
+    domain: list[Expr] = []
+    reduced: list[bool] = []
+    part: list[bool] = []
+    places: list[list[int]] = []
+    for p, size in enumerate(node.sizes):
+        one = cut.get(p)
+        pieces: list[tuple[Expr, bool, bool]] = [(size, node.reduced[p], False)]
+        if one is not None:
+            rest = [] if one.length == 1 else [(one.length, True, False)]
+            pieces = [(one.parts, False, True), *rest]
+        places.append(list(range(len(domain), len(domain) + len(pieces))))
+        domain += [piece[0] for piece in pieces]
+        reduced += [piece[1] for piece in pieces]
+        part += [piece[2] for piece in pieces]
+    loops = variables(domain)
+    by = [loops[at[0]] if len(at) == 1 else loops[at[0]] * domain[at[1]] + loops[at[1]] for at in places]
+    left = [k for k, r in enumerate(reduced) if not r]
+    parts_of = _Parts(
+        tuple(domain[k] for k in left),
+        tuple(part[k] for k in left),
+        tuple(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r),
+    )
+    wide = [compute_dtype(program.buffers[name].dtype) for name in store.buffers]
+    partial = [
+        _buffer(program, f"{name}_parts", parts_of.sizes, dtype, parts_of.part if across else None)
+        for name, dtype in zip(store.buffers, wide, strict=True)
+    ]
+    where = tuple(loops[k] for k in left)
+    first = replace(
+        node,
+        name=f"{node.name}_parts",
+        sizes=tuple(domain),
+        reduced=tuple(reduced),
+        stores=(Store(tuple(b.name for b in partial), where, _inside(node, cut, by), store.reduce),),
+    )
+    if store.reduce == "welford":
+        length = length_of_part(node, cut)
+        assert isinstance(length, int)
+        return [first, *_combine_welford(program, node, store, partial, parts_of, length)]
+    if store.reduce in PLACES:
+        return [first, *_combine_places(program, node, cut, first, partial[0], parts_of, across)]
+    place = _rows_only(node, store, parts_of.kept())
+    return [
+        first,
+        _over_parts(node, node.name, parts_of, partial[0], store.buffers, place, store.reduce or ""),
+    ]
+
+
+def _inside(node: LoopNode, cut: Cuts, by: Sequence[Index]) -> Value:
+    """What is reduced, over the loops that `by` names; the reduction's neutral element where a part has no more."""
+    (store,) = node.stores
+    uneven = [p for p, one in cut.items() if one.uneven]
+    if not uneven:
+        return Rewriter(by)(store.value)
+    (p,) = uneven
+    test = make("lt", make("index", attr=by[p]), make("index", attr=Index(node.sizes[p])))
+    loops = by[p].variables()
+
+    def masked(new: Value, index: tuple[Index, ...]) -> Value | None:
+        if not loops & new.variables:
+            return None
+        there, other = new.args or (test, const(0, new.attr[2]))
+        return make("masked_load", make("bit_and", test, there) if new.args else test, other, attr=new.attr)
+
+    value = Rewriter(by, masked)(store.value)
+    return make("where", test, value, _neutral(store.reduce, value.dtype))
+
+
+def _neutral(reduce: str | None, dtype: torch.dtype) -> Value:
+    """Of a reduction over values of that type."""
+    reduce = PLACES.get(reduce or "", reduce)
+    if reduce in ("max", "min"):
+        least = reduce == "max"
+        if dtype.is_floating_point:
+            return const(float("-inf" if least else "inf"), dtype)
+        if dtype == torch.bool:
+            return const(not least, dtype)
+        bounds = torch.iinfo(dtype)
+        return const(bounds.min if least else bounds.max, dtype)
+    return const(REDUCTIONS[reduce or "sum"][0], dtype)
+
+
+def _buffer(
+    program: Program,
+    name: str,
+    sizes: Sequence[Expr],
+    dtype: torch.dtype,
+    outermost: Sequence[bool] | None = None,
+) -> Buffer:
+    """outermost: the dimensions that lie outermost in memory."""
+    strides = contiguous_strides(sizes)
+    if outermost is not None:
+        order = sorted(range(len(sizes)), key=lambda k: not outermost[k])
+        steps = dict(zip(order, contiguous_strides([sizes[k] for k in order]), strict=True))
+        strides = tuple(steps[k] for k in range(len(sizes)))
+    made = Buffer(name, dtype, Layout(tuple(sizes), strides), BufferKind.TEMP)
+    program.buffers[name] = made
+    return made
+
+
+def _rows_only(node: LoopNode, store: Store, kept: Sequence[Index]) -> tuple[Index, ...]:
+    """Where a row's result is stored; kept: what the rows' loops are now."""
+    following = iter(kept)
+    rewrite = Rewriter([Index() if r else next(following) for r in node.reduced])
+    return tuple(rewrite.index(index) for index in store.index)
+
+
+def _over_parts(
+    node: LoopNode,
+    name: str,
+    parts: _Parts,
+    source: Buffer,
+    targets: tuple[str, ...],
+    place: tuple[Index, ...],
+    kind: str,
+) -> LoopNode:
+    value = load(source.name, variables(parts.sizes), source.dtype)
+    return replace(
+        node, name=name, sizes=parts.sizes, reduced=parts.part, stores=(Store(targets, place, value, kind),)
+    )
+
+
+def _combine_places(
+    program: Program, node: LoopNode, cut: Cuts, first: LoopNode, at: Buffer, parts: _Parts, across: bool
+) -> list[LoopNode]:
+    """What is greatest (or least) in each part and in all; the first place of those parts that have it. NaN is the greatest
+    and the least. at: the places in the parts."""
+    (store,), (of_part,) = node.stores, first.stores
+    kind, dtype, (target,) = PLACES[store.reduce or ""], of_part.value.dtype, store.buffers
+    extremes = _buffer(program, f"{target}_extremes", parts.sizes, dtype, parts.part if across else None)
+    best = _buffer(program, f"{target}_best", parts.results, dtype)
+    beside = replace(of_part, buffers=(extremes.name,), reduce=kind)
+    of_parts = replace(first, name=f"{node.name}_extremes", stores=(beside,))
+    of_all = _over_parts(node, f"{node.name}_best", parts, extremes, (best.name,), parts.kept(), kind)
+    loops = variables(parts.sizes)
+    here, there = load(extremes.name, loops, dtype), load(best.name, parts.kept(), dtype)
+    same = make("eq", here, there)
+    if dtype.is_floating_point:
+        same = make("bit_or", same, make("ne", here, here))
+    place = load(at.name, loops, torch.int64)
+    for begin in _beginning(node, cut, [v for v, part in zip(loops, parts.part, strict=True) if part]):
+        place = make("add", place, begin)
+    found = make("where", same, place, const(2**63 - 1, torch.int64))
+    index = _rows_only(node, store, parts.kept())
+    last = replace(node, sizes=parts.sizes, reduced=parts.part, stores=(Store((target,), index, found, "min"),))
+    return [of_parts, of_all, last]
+
+
+def _beginning(node: LoopNode, cut: Cuts, loops: Sequence[Index]) -> list[Value]:
+    """What adds up to where a part begins in its row, in 64 bits: the kernel's own indices are small. loops: over the parts
+    of each cut dimension."""
+    reduced = [p for p, r in enumerate(node.reduced) if r]
+    steps = dict(zip(reduced, contiguous_strides([node.sizes[p] for p in reduced]), strict=True))
+    return [
+        make("mul", make("index", attr=loop), const(product((cut[p].length, steps[p])), torch.int64))
+        for p, loop in zip(sorted(cut), loops, strict=True)
+    ]
+
+
+def _combine_welford(
+    program: Program, node: LoopNode, store: Store, partial: list[Buffer], parts: _Parts, length: int
+) -> list[LoopNode]:
+    """Means of equal parts: their mean is the mean; the squares are the parts' own and those of their means."""
+    mean, squares = store.buffers
+    dtype, outer = partial[0].dtype, parts.results
+    between = _buffer(program, f"{squares}_between", outer, dtype)
+    within = _buffer(program, f"{squares}_within", outer, dtype)
+    average = _buffer(program, f"{mean}_all", outer, dtype)
+    kept, rows = parts.kept(), variables(outer)
+    of_means = _over_parts(
+        node, f"{node.name}_means", parts, partial[0], (average.name, between.name), kept, "welford"
+    )
+    of_squares = _over_parts(node, f"{node.name}_squares", parts, partial[1], (within.name,), kept, "sum")
+    total: Value = make(
+        "add",
+        load(within.name, rows, dtype),
+        make("mul", load(between.name, rows, dtype), const(length, dtype)),
+    )
+    return [of_means, of_squares, *_results(program, node, outer, load(average.name, rows, dtype), total)]
+
+
+def in_two_passes(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[LoopNode]:
+    """The mean, then the squares of the distances to it: parts that are not equal do not weigh the same."""
+    (store,) = node.stores
+    mean, squares = store.buffers
+    dtype = compute_dtype(program.buffers[mean].dtype)
+    outer = tuple(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r)
+    rows = variables(outer)
+    total = _buffer(program, f"{mean}_total", outer, dtype)
+    average = _buffer(program, f"{mean}_all", outer, dtype)
+    distances = _buffer(program, f"{squares}_all", outer, dtype)
+    where = tuple(v for v, r in zip(variables(node.sizes), node.reduced, strict=True) if not r)
+
+    def summed(name: str, target: Buffer, value: Value) -> list[LoopNode]:
+        whole = replace(
+            node, name=f"{node.name}_{name}", stores=(Store((target.name,), where, value, "sum"),)
+        )
+        return in_parts(program, whole, cut, across)
+
+    count = const(product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r), dtype)
+    divided = Store((average.name,), rows, make("div", load(total.name, rows, dtype), count))
+    far = make("sub", cast(store.value, dtype), load(average.name, where, dtype))
+    return [
+        *summed("total", total, cast(store.value, dtype)),
+        _over_rows(node, f"{node.name}_average", outer, divided),
+        *summed("distances", distances, make("mul", far, far)),
+        *_results(program, node, outer, load(average.name, rows, dtype), load(distances.name, rows, dtype)),
+    ]
+
+
+def _over_rows(node: LoopNode, name: str, outer: Sequence[Expr], store: Store) -> LoopNode:
+    return replace(node, name=name, sizes=tuple(outer), reduced=(False,) * len(outer), stores=(store,))
+
+
+def _results(
+    program: Program, node: LoopNode, outer: Sequence[Expr], average: Value, total: Value
+) -> list[LoopNode]:
+    """Mean and squares, where the node would have stored them."""
+    (store,) = node.stores
+    mean, squares = store.buffers
+    place = _rows_only(node, store, variables(outer))
+    return [
+        _over_rows(
+            node,
+            node.name if target == squares else f"{node.name}_mean",
+            outer,
+            Store((target,), place, cast(value, program.buffers[target].dtype)),
+        )
+        for target, value in ((mean, average), (squares, total))
+    ]

@@ -1,0 +1,398 @@
+"""The kernels and operator calls of four equal instances, repeated for all.
+
+In: the groups and kernels of a `Cut`, and how its nodes were lowered. Out: the program and plan of the whole graph. What
+always holds: the groups of the second and the third instance are equal in kind, text, sizes and order, up to names of
+buffers that pair up one by one; so do the views by which each instance hands its results to the next. Each instance in
+the middle then is the third with its own buffers and its own inputs, as the graph says. Anything else raises `NotEqual`,
+and the whole graph is lowered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from inductor_backend.ir.graph_meta import instance_of
+from inductor_backend.ir.kernel_text import KernelText
+from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Program, Strided
+from inductor_backend.ir.views import Ref
+from inductor_backend.kernels.selection import Choice
+from inductor_backend.lowering.graph import GraphLowering
+from inductor_backend.passes.repeated_subgraphs import KEPT
+from inductor_backend.passes.subgraph_cut import Cut, whole_of
+from inductor_backend.schedule.fusion import Group, Plan
+
+#: The instance that the others in the middle are copies of, and the last of the four.
+THIRD, LAST = KEPT - 2, KEPT - 1
+
+
+class NotEqual(Exception):
+    """Why the instances cannot be repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """What is known of a cut graph once its kernels are written. kernels: one a group of the plan."""
+
+    program: Program
+    plan: Plan
+    kernels: Sequence[KernelText | None]
+    choices: dict[str, Choice]
+    lowered: GraphLowering
+
+
+def stamp(cut: Cut, made: Scheduled) -> list[KernelText | None]:
+    """Turns program, plan and choices into the whole graph's; returns its kernels. Raises NotEqual before it changes
+    anything."""
+    names = _Names(cut, made)
+    kinds = [names.kind(group, kernel) for group, kernel in zip(made.plan.groups, made.kernels, strict=True)]
+    runs = _paired(kinds)
+    for second, third in runs:
+        for a, b in zip(second, third, strict=True):
+            names.pair_groups(a, b)
+    names.pair_results()
+    outputs = names.outputs()
+    return _written(names, kinds, {third[0]: third for _, third in runs}, outputs)
+
+
+def _paired(kinds: Sequence[int | None]) -> list[tuple[range, range]]:
+    """Each stretch of the second instance's groups with the third's, which must follow it."""
+    stretches: list[range] = []
+    for place, kind in enumerate(kinds):
+        if stretches and kinds[place - 1] == kind:
+            stretches[-1] = range(stretches[-1].start, place + 1)
+        else:
+            stretches.append(range(place, place + 1))
+    found = []
+    for at, stretch in enumerate(stretches):
+        if kinds[stretch.start] == THIRD - 1:
+            after = stretches[at + 1] if at + 1 < len(stretches) else range(0)
+            if len(after) != len(stretch) or kinds[after.start] != THIRD:
+                raise NotEqual("the third instance does not follow the second one, or is no copy of it")
+            found.append((stretch, after))
+    if sum(len(third) for _, third in found) != sum(kind == THIRD for kind in kinds):
+        raise NotEqual("the third instance has kernels that the second one has not")
+    return found
+
+
+class _Names:
+    """Which buffer stands for which in the next instance. Mutable: pairs are added as they are found.
+
+    number: of a buffer, the instance (of four) whose nodes made it. inputs: of each real instance, by what the third
+    one reads, what it reads of the graph's inputs. roles: an input -> the instances of the four that read it, and as what.
+    """
+
+    def __init__(self, cut: Cut, made: Scheduled) -> None:
+        self.cut, self.made, self.program = cut, made, made.program
+        self.groups, self.kernels = made.plan.groups, made.kernels
+        self.number = made.lowered.instances
+        self.count = cut.repeats.count
+        self.next: dict[str, str] = {}
+        self.before: dict[str, str] = {}
+        self.inputs = self._inputs()
+        self.roles: dict[str, set[tuple[int, str]]] = {}
+        for number, real in enumerate((*range(LAST), self.count - 1)):
+            for role, name in self.inputs[real].items():
+                self.roles.setdefault(name, set()).add((number, role))
+        self.shared = {role for role in self.inputs[THIRD] if all(one[role] == role for one in self.inputs)}
+        self.places = {
+            node.name: place[0] for node in made.lowered.env if (place := instance_of(node)) is not None
+        }
+
+    def _inputs(self) -> list[dict[str, str]]:
+        env = self.made.lowered.env
+        named: dict[Any, str] = {}
+        for node, value in env.items():
+            whole = whole_of(node)
+            if whole is not None and isinstance(value, Ref):
+                named[whole] = value.buffer.name
+        found = []
+        for real in range(self.count):
+            nodes = self.cut.repeats.inputs(real)
+            if nodes is None or any((a in named) != (b in named) for a, b in nodes.items()):
+                raise NotEqual(f"instance {real} reads its inputs in another way than the third one")
+            if any(a is not b for a, b in nodes.items() if a not in named):
+                raise NotEqual(f"instance {real} reads another number than the third one")
+            found.append({named[a]: named[b] for a, b in nodes.items() if a in named})
+        return found
+
+    # where a group belongs ------------------------------------------------------------------------
+
+    def kind(self, group: Group, kernel: KernelText | None) -> int | None:
+        """The first instance that it writes for, None if it is none; raises NotEqual where it reaches too far."""
+        writes = [name for node in group.nodes for name in node.writes]
+        numbers = {self.number.get(name) for name in writes}
+        known = {number for number in numbers if number is not None}
+        touched = kernel.pointers if kernel is not None else (*group.nodes[0].reads(), *writes)
+        reach = {number for number in map(self.number.get, touched) if number is not None}
+        inlined = {
+            self.places[origin.fx]
+            for loop in group.loops
+            for origin in loop.origins
+            if origin.fx in self.places
+        }
+        if not known:
+            if not reach <= {0, LAST} or not inlined <= {LAST}:
+                raise NotEqual("something outside works with what an instance in the middle made")
+            return None
+        kind = min(known)
+        near = {kind - 1, kind, kind + 1}
+        if (
+            not known | inlined <= near
+            or not reach <= near | {0}
+            or (None in numbers and kind not in (0, LAST))
+        ):
+            raise NotEqual("a kernel works for instances that lie apart")
+        if any(node.after for node in group.nodes) or any(
+            self.program.buffers[name].storage != name or name in self.program.extends for name in writes
+        ):
+            raise NotEqual("an instance writes to memory that buffers share")
+        extern = group.extern
+        if extern is not None and (extern.sequential or extern.in_place is not None):
+            raise NotEqual("an instance draws random numbers or writes in place")
+        return kind
+
+    # pairs ----------------------------------------------------------------------------------------
+
+    def pair(self, a: str, b: str) -> None:
+        """b is to the third instance what a is to the second."""
+        first, second = self.number.get(a), self.number.get(b)
+        if a == b:
+            if first not in (None, 0) or (a in self.roles and a not in self.shared):
+                raise NotEqual(f"{a} is read by two instances")
+            return
+        if first is None or second is None:
+            self._role(a, b)
+            return
+        if second != first + 1 or self.next.setdefault(a, b) != b or self.before.setdefault(b, a) != a:
+            raise NotEqual(f"{a} and {b} do not pair up")
+        one, other = self.program.buffers[a], self.program.buffers[b]
+        same = one.dtype == other.dtype and one.layout == other.layout and one.kind is other.kind
+        if not same or (a in self.program.output_names) != (b in self.program.output_names):
+            raise NotEqual(f"{a} and {b} are stored in different ways")
+
+    def _role(self, a: str, b: str) -> None:
+        """Two inputs that pair up must be read in the same place of instances that follow one another."""
+        mine, theirs = self.role_of(a), self.role_of(b)
+        if mine is None or theirs is None or mine[1] != theirs[1] or theirs[0] != mine[0] + 1:
+            raise NotEqual(f"{a} and {b} are not the same input of two instances")
+
+    def role_of(self, name: str) -> tuple[int, str] | None:
+        """None for an input that the instances do not read themselves, or all of them; raises NotEqual for one that is
+        read in several ways."""
+        roles = self.roles.get(name, set())
+        if not roles or name in self.shared:
+            return None
+        if len(roles) > 1:
+            raise NotEqual(f"the input {name} is read in several ways")
+        return next(iter(roles))
+
+    def pair_groups(self, a: int, b: int) -> None:
+        """The groups in these places do the same."""
+        one, other = self.kernels[a], self.kernels[b]
+        if one is not None and other is not None:
+            if len(one.pointers) != len(other.pointers) or form(one) != form(other):
+                raise NotEqual(f"kernels differ: {one.label} and {other.label}")
+            for first, second in zip(one.pointers, other.pointers, strict=True):
+                self.pair(first, second)
+            return
+        left, right = self.groups[a].extern, self.groups[b].extern
+        if left is None or right is None:
+            raise NotEqual("a kernel and an operator pair up")
+        self._pair_externs(left, right)
+
+    def _pair_externs(self, a: ExternNode, b: ExternNode) -> None:
+        plain = [
+            (
+                n.target,
+                n.unpack,
+                n.fallback,
+                n.post,
+                n.final,
+                self.made.choices[n.name],
+                tuple(n.kwargs),
+                n.origin.op,
+            )
+            for n in (a, b)
+        ]
+        if plain[0] != plain[1]:
+            raise NotEqual(f"{a.target} and {b.target} are called in different ways")
+        self.pair_values(
+            (a.args, *a.kwargs.values(), a.residual, a.outputs),
+            (b.args, *b.kwargs.values(), b.residual, b.outputs),
+        )
+
+    def pair_values(self, a: Any, b: Any) -> None:
+        """Arguments, results and views, whatever they are made of. A string is the name of a buffer or a constant."""
+        if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
+            for one, other in zip(a, b, strict=True):
+                self.pair_values(one, other)
+        elif isinstance(a, Strided) and isinstance(b, Strided) and a.layout == b.layout:
+            self.pair(a.buffer, b.buffer)
+        elif isinstance(a, Ref) and isinstance(b, Ref) and (a.sizes, a.index) == (b.sizes, b.index):
+            self.pair(a.buffer.name, b.buffer.name)
+        elif isinstance(a, str) and isinstance(b, str) and a in self.program.buffers:
+            self.pair(a, b)
+        elif type(a) is not type(b) or repr(a) != repr(b) or isinstance(a, (Ref, Strided, list, tuple)):
+            raise NotEqual(f"{a!r} and {b!r} differ")
+
+    def pair_results(self) -> None:
+        """What each instance hands to the next one is seen by the same views."""
+        values = {
+            place: value
+            for node, value in self.made.lowered.env.items()
+            if (place := instance_of(node)) is not None
+        }
+        repeats = self.cut.repeats
+        inside = {node: at for at, node in enumerate(repeats.calls)}
+        first = repeats.instance(1)
+        for offset, at in enumerate(first):
+            if all(inside.get(user, first.start) in first for user in repeats.calls[at].users):
+                continue  # its own instance reads it, and the graph's outputs, for which see `outputs`
+            if any((number, offset) not in values for number in range(LAST)):
+                raise NotEqual("what an instance hands to the next one was rewritten")
+            for number in range(LAST - 1):
+                self.pair_values(values[number, offset], values[number + 1, offset])
+
+    # names in the whole program -------------------------------------------------------------------
+
+    def image(self, name: str, real: int) -> str:
+        """What a group of the third instance reads or writes as `name`, in the group of the instance `real`."""
+        number = self.number.get(name)
+        if number == 0:
+            return name
+        if number is None:
+            role = self.role_of(name)
+            return name if role is None else self.inputs[real + role[0] - THIRD][role[1]]
+        if (number == 1 and name not in self.next) or (number == LAST and name not in self.before):
+            raise NotEqual(f"{name} has no counterpart in the third instance")
+        template = self.next[name] if number == 1 else self.before[name] if number == LAST else name
+        return self.named(template, real + number - THIRD)
+
+    def named(self, template: str, real: int) -> str:
+        """The third instance's buffer in the instance `real`. Constants that an instance computes for itself read nothing,
+        so they are the same in all."""
+        if real == THIRD or self.program.buffers[template].kind is BufferKind.INPUT:
+            return template
+        if real == THIRD - 1:
+            return self.before[template]
+        return self.next[template] if real == self.count - 1 else f"{template}_r{real}"
+
+    def at_the_end(self, name: str) -> str:
+        """What the last instance calls something of the third one, which stands before it in the cut graph."""
+        number = self.number.get(name)
+        if number == THIRD:
+            return self.named(name, self.count - 2)
+        role = self.role_of(name) if number is None else None
+        if role is None or role[0] == LAST:
+            return name
+        if role[0] != THIRD:
+            raise NotEqual(f"the last instance reads {name}")
+        return self.inputs[self.count - 2][role[1]]
+
+    def outputs(self) -> list[Any]:
+        """The outputs of the whole program."""
+        small = self.program.outputs
+        (returned,) = self.made.lowered.gm.graph.find_nodes(op="output")[0].args
+        owner = [place[0] if (place := instance_of(item)) is not None else None for item in returned]
+        middle = {
+            number: [value for value, mine in zip(small, owner, strict=True) if mine == number]
+            for number in (1, THIRD)
+        }
+        self.pair_values(middle[1], middle[THIRD])
+        result: list[Any] = []
+        for where in self.cut.returned:
+            if isinstance(where, tuple):
+                result.append(
+                    renamed(middle[THIRD][where[2]], partial(self.image, real=where[0]), self.program)
+                )
+                continue
+            number, names = owner[where], {self.number.get(name) for name in _names(small[where])}
+            if number is not None and where in self.program.channels_last:
+                raise NotEqual("an instance returns an image channels-last")
+            if number in (None, LAST) and not names <= {None, 0, LAST}:
+                raise NotEqual("an output is what an instance in the middle made")
+            result.append(small[where])
+        return result
+
+
+def form(kernel: KernelText) -> KernelText:
+    """All of a kernel but what it is called and whose memory it works on."""
+    return replace(kernel, pointers=(), label="")
+
+
+def _names(value: Any) -> list[str]:
+    return [value.buffer] if isinstance(value, Strided) else [value] if isinstance(value, str) else []
+
+
+def renamed(value: Any, to: Any, program: Program) -> Any:
+    """Arguments and outputs with other buffers."""
+    if isinstance(value, Strided):
+        return Strided(to(value.buffer), value.layout)
+    if isinstance(value, str):
+        return to(value) if value in program.buffers else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(renamed(item, to, program) for item in value)
+    return value
+
+
+def _written(
+    names: _Names, kinds: Sequence[int | None], thirds: dict[int, range], outputs: list[Any]
+) -> list[KernelText | None]:
+    """Groups, kernels, buffers, choices and outputs of the whole graph, all made before anything is changed."""
+    program, choices = names.program, dict(names.made.choices)
+    groups: list[Group] = []
+    kernels: list[KernelText | None] = []
+
+    def add(place: int, to: Any, suffix: str) -> None:
+        group, kernel = names.groups[place], names.kernels[place]
+        if kernel is not None:
+            kernels.append(replace(kernel, pointers=tuple(map(to, kernel.pointers))))
+            groups.append(group)
+            return
+        old = group.extern
+        assert old is not None
+        new = replace(
+            old,
+            name=old.name + suffix,
+            args=renamed(old.args, to, program),
+            kwargs={key: renamed(value, to, program) for key, value in old.kwargs.items()},
+            residual=renamed(old.residual, to, program),
+            outputs=renamed(old.outputs, to, program),
+        )
+        choices[new.name] = names.made.choices[old.name]
+        kernels.append(None)
+        groups.append(replace(group, nodes=[new]))
+
+    place = 0
+    while place < len(kinds):
+        if place in thirds:
+            for real in range(THIRD, names.count - 1):
+                for one in thirds[place]:
+                    add(one, partial(names.image, real=real), f"_r{real}")
+            place = thirds[place].stop
+            continue
+        add(place, names.at_the_end if kinds[place] == LAST else str, "")
+        place += 1
+    _complete(program, groups, kernels, outputs)
+    names.made.plan.groups[:] = groups
+    names.made.choices.update(choices)
+    program.outputs[:] = outputs
+    program.channels_last = {at for at, one in enumerate(names.cut.returned) if one in program.channels_last}
+    program.output_names = {name for item in outputs for name in _names(item)}
+    return kernels
+
+
+def _complete(
+    program: Program, groups: list[Group], kernels: Sequence[KernelText | None], outputs: list[Any]
+) -> None:
+    """A buffer for every name that is new."""
+    wanted = [pointer for kernel in kernels if kernel is not None for pointer in kernel.pointers]
+    wanted += [name for g in groups if g.extern is not None for name in (*g.extern.reads(), *g.extern.writes)]
+    wanted += [name for item in outputs for name in _names(item)]
+    for name in dict.fromkeys(wanted):
+        if name not in program.buffers:
+            template = program.buffers[name.rpartition("_r")[0]]
+            program.buffers[name] = Buffer(name, template.dtype, template.layout, template.kind)
