@@ -1,9 +1,10 @@
-"""Imports go downwards: the listing of the core is its data flow, and a backend sees only the plug-in API."""
+"""Imports go downwards, file by file, and without circles; a backend sees only the plug-in API."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,52 +13,46 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "packages" / "frontend-tracer" / "src" / "tracer_core"
 
-#: Lowest first; a module may import what stands before it or beside it. Folders count as one entry.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("version", "errors", "numpy_types", "torch_private", "settings", "collector", "released", "deferred"),
-    ("options",),
-    ("logs", "cache_location", "entries"),
-    ("guards.layout", "guards.c_helper", "guards.version_words", "guards.constant_contents", "guards.constant_check"),
-    ("stages",),
-    ("plugin_api",),
-    ("captured", "hookspecs", "fallbacks", "eager_backend", "compiled_module", "contiguous", "promotion"),
-    ("auto.backend", "auto.choice"),
-    ("one_node", "alarms"),
-    ("bridges", "markers"),
-    ("functional",),
-    ("backends",),
-    ("auto.plan",),
-    ("events", "validation"),
-    ("api",),
-    ("__init__",),
-    ("aten", "verify", "result_check", "written"),
-    ("auto",),
-    ("dispatch",),
-    ("segments.breaks",),  # the table of breaks: names and texts only
-    ("source", "provenance", "guards"),
-    (
-        "effects",
-        "rebuild",
-        "rebuild_containers",
-        "rebuild_objects",
-        "remake",
-        "shapes",
-        "natives",
-        "recorder",
-        "interpreter",
-        "segments",
-        "cache",
+#: The folders (and files beside them) of a package, lowest first. A file imports what stands in lower rows, and in its own
+#: folder; imports inside functions and for type checkers count, too.
+LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "tracer_core": (
+        ("collector", "contract", "effects", "errors", "numpy_types", "released", "remake", "source", "torch_private", "trace",
+         "version"),
+        ("captured", "compiled_module", "contiguous", "deferred", "eager_backend", "hookspecs", "options", "promotion",
+         "result_check", "written"),
+        ("auto_backend", "logs", "markers", "one_node", "torch_style"),
+        ("alarms", "backends", "cache_location", "functional", "stages"),
+        ("entries", "events", "fallbacks"),
+        ("guards",),
+        ("aten", "provenance"),
+        ("auto", "bytecode", "recorder"),
+        ("natives", "shapes", "validation"),
+        ("dispatch", "interpreter"),
+        ("natives.tables", "plugin_api", "rebuild_objects"),
+        ("bridges", "rebuild_containers"),
+        ("rebuild",),
+        ("segments",),
+        ("portable", "runtime"),
+        ("report", "stored"),
+        ("api",),
+        ("__init__",),
+        ("testing",),
     ),
-    ("runtime", "portable"),
-    ("report", "stored"),
-    ("testing",),
-)
-
-#: Modules whose imports inside functions go upwards on purpose.
-SERVICES = {
-    "plugin_api": "what a backend calls is offered here and implemented above",
-    "api": "what users call is offered here; ``import tracer_core`` must not import the tracer",
-}
+    "inductor_backend": (
+        ("__init__", "options", "plugin", "torch_private"),
+        ("ir",),
+        ("runtime",),
+        ("kernels",),
+        ("lowering", "schedule"),
+        ("codegen", "debug", "passes"),
+        ("compilation", "subgraphs"),
+        ("autotune",),
+        ("cuda_stages",),
+        ("pipeline",),
+        ("artifact",),
+    ),
+}  # fmt: skip
 
 BACKENDS = sorted(
     path
@@ -71,41 +66,52 @@ REASON = re.compile(r"#\s*(?!type:|noqa)\w+")
 
 @dataclass(frozen=True)
 class OwnImport:
-    """An import of our own package: what, on which line, with which comment, inside a function or not."""
+    """An import of our own package: what, on which line, with which comment, inside a function or not, for type checkers
+    only or not."""
 
     target: str
     line: int
     text: str
     local: bool
+    typing_only: bool
 
 
-def rank(module: str) -> int:
-    """The layer of ``tracer_core.<module>...``."""
-    parts = module.removeprefix("tracer_core").lstrip(".").split(".")
-    names = (".".join(parts[:2]), parts[0] or "__init__")  # a module of its own layer, or its folder
+def files_of(package: str) -> dict[str, Path]:
+    """Module name -> file."""
+    (folder,) = ROOT.glob(f"packages/*/src/{package}")
+    found = {}
+    for path in sorted(folder.rglob("*.py")):
+        parts = [package, *path.relative_to(folder).with_suffix("").parts]
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def layer(module: str) -> tuple[int, str]:
+    """(row, folder) of a module in `LAYERS`."""
+    package, *parts = module.split(".")
+    names = (".".join(parts[:2]), parts[0] if parts else "__init__")  # a folder of its own row, or the one that it is in
     for name in names:
-        for index, layer in enumerate(LAYERS):
-            if name in layer:
-                return index
-    raise AssertionError(f"tracer_core.{names[0]} has no place in tests/test_layers.py: LAYERS")
+        for number, row in enumerate(LAYERS[package]):
+            if name in row:
+                return number, name
+    raise AssertionError(f"{package}.{names[0]} has no place in tests/test_layers.py: LAYERS")
 
 
 def own_imports(path: Path, package: str) -> list[OwnImport]:
-    """What a file imports of `package`, imports for type checkers apart."""
+    """What a file imports of `package`."""
     text = path.read_text()
     lines = text.splitlines()
     tree = ast.parse(text)
     typing_only = {id(inner) for node in ast.walk(tree) if is_type_checking(node) for inner in ast.walk(node)}
     functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     local = {id(inner) for function in functions for inner in ast.walk(function)}
-    found = []
-    for node in ast.walk(tree):
-        if id(node) in typing_only or not isinstance(node, (ast.Import, ast.ImportFrom)):
-            continue
-        for target in targets(node):
-            if target == package or target.startswith(package + "."):
-                found.append(OwnImport(target, node.lineno, lines[node.lineno - 1], id(node) in local))
-    return found
+    return [
+        OwnImport(target, node.lineno, lines[node.lineno - 1], id(node) in local, id(node) in typing_only)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for target in targets(node)
+        if target == package or target.startswith(package + ".")
+    ]
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -113,28 +119,51 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def targets(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """The modules an import statement names; ``from tracer_core import stages`` names tracer_core.stages."""
+    """The modules that an import statement may name; ``from tracer_core import stages`` names tracer_core.stages."""
     if isinstance(node, ast.Import):
         return [one.name for one in node.names]
-    module = node.module or ""
-    if module == "tracer_core":
-        return [f"tracer_core.{one.name}" for one in node.names]
-    return [module]
+    return [f"{node.module or ''}.{one.name}" for one in node.names]
 
 
-CORE_FILES = sorted(CORE.rglob("*.py"))
+def module_of(target: str, modules: Mapping[str, Path]) -> str:
+    """The module that holds what is imported."""
+    return target if target in modules else target.rpartition(".")[0]
 
 
-@pytest.mark.parametrize("path", CORE_FILES, ids=lambda path: str(path.relative_to(CORE)))
-def test_core_imports_go_downwards(path):
-    module = ".".join(path.relative_to(CORE).with_suffix("").parts)
-    own = module.partition(".")[0]
-    upward = [
-        f"line {one.line}: {one.text.strip()}"
-        for one in own_imports(path, "tracer_core")
-        if rank(one.target) > rank(module) and not (one.local and own in SERVICES)
-    ]
+MODULES = {package: files_of(package) for package in LAYERS}
+CASES = [(package, module) for package in LAYERS for module in MODULES[package]]
+
+
+@pytest.mark.parametrize("package, module", CASES, ids=[module for _, module in CASES])
+def test_imports_go_downwards(package, module):
+    modules = MODULES[package]
+    row, folder = layer(module)
+    upward = []
+    for one in own_imports(modules[module], package):
+        other, its_folder = layer(module_of(one.target, modules))
+        if other >= row and its_folder != folder:
+            upward.append(f"line {one.line}: {one.text.strip()}")
     assert upward == []
+
+
+PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/src/*/__init__.py"))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_file_imports_one_that_imports_it(package):
+    """By any way, over imports inside functions and for type checkers, too."""
+    modules = files_of(package)
+    imports = {
+        module: {module_of(one.target, modules) for one in own_imports(path, package)} - {module}
+        for module, path in modules.items()
+    }
+    while leaves := [module for module, wanted in imports.items() if not wanted & imports.keys()]:
+        for module in leaves:
+            del imports[module]
+    while unused := imports.keys() - {one for wanted in imports.values() for one in wanted}:
+        for module in unused:
+            del imports[module]
+    assert {module: wanted & imports.keys() for module, wanted in imports.items()} == {}
 
 
 EVERY_FILE = sorted(ROOT.glob("packages/*/src/**/*.py"))
@@ -146,7 +175,7 @@ def test_local_imports_of_our_own_say_why(path):
     silent = [
         f"line {one.line}: {one.text.strip()}"
         for one in own_imports(path, package)
-        if one.local and not REASON.search(one.text)
+        if one.local and not one.typing_only and not REASON.search(one.text)
     ]
     assert silent == []
 
@@ -157,21 +186,27 @@ def test_backends_import_only_the_plugin_api(folder):
         f"{path.relative_to(folder)}:{one.line}: {one.text.strip()}"
         for path in sorted(folder.rglob("*.py"))
         for one in own_imports(path, "tracer_core")
-        if one.target != "tracer_core.plugin_api"
+        if not one.typing_only and one.target.rpartition(".")[0] != "tracer_core.plugin_api"
     ]
     assert foreign == []
 
 
-def test_every_layer_entry_is_used_once():
-    names = [name for layer in LAYERS for name in layer]
-    assert len(names) == len(set(names))
+@pytest.mark.parametrize("package", LAYERS)
+def test_every_layer_entry_is_used_once(package):
+    names = [name for row in LAYERS[package] for name in row]
+    assert len(names) == len(set(names)) and {layer(module)[1] for module in MODULES[package]} == set(names)
 
 
 def test_the_check_sees_an_upward_import(tmp_path):
     file = tmp_path / "logs.py"
-    file.write_text("def f():\n    from tracer_core.api import compile\n")
-    (found,) = own_imports(file, "tracer_core")
-    assert found.local and rank(found.target) > rank("logs")
+    file.write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from tracer_core import runtime\n"
+        "def f():\n    from tracer_core.api import compile\n"
+    )
+    late, local = own_imports(file, "tracer_core")
+    assert late.typing_only and local.local and not local.typing_only
+    assert layer(module_of(late.target, MODULES["tracer_core"])) > layer("tracer_core.logs") < layer("tracer_core.api")
+    assert module_of(local.target, MODULES["tracer_core"]) == "tracer_core.api"
 
 
 def test_the_public_module_of_backends_is_the_function():

@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import tracer_core
-from tracer_core import torch_private, verify
-from tracer_core.aten import training
+from tracer_core import torch_private
+from tracer_core.aten import training, verify
 from tracer_core.aten.corrections import CORRECTIONS
 from tracer_core.eager_backend import compile_eager
 from tracer_core.plugin_api import Backend, BackendError, OptionError, Phase, Role, Training

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core import bridges
-from tracer_core.bridges import TorchStyle
+from tracer_core import bridges, torch_style
 from tracer_core.errors import BackendError, OptionError
+from tracer_core.torch_style import TorchStyle
 from tracer_core.validation import build_config
 
 
@@ -105,14 +105,14 @@ def test_it_cannot_be_called_like_a_plugin(gm):
 
 
 def entry(value, name="theirs"):
-    return EntryPoint(name, value, bridges.GROUP)
+    return EntryPoint(name, value, torch_style.GROUP)
 
 
 def test_an_entry_point_is_loaded_only_when_it_is_used(gm):
-    backend = bridges.from_entry_point(entry(f"{__name__}:with_everything"))
+    backend = torch_style.from_entry_point(entry(f"{__name__}:with_everything"))
     assert isinstance(backend.compile, TorchStyle)
     assert backend.available() is None
-    missing = bridges.from_entry_point(entry("no_such_package.deep:backend"))
+    missing = torch_style.from_entry_point(entry("no_such_package.deep:backend"))
     assert missing.available() == (
         "module 'no_such_package' of its entry point 'no_such_package.deep:backend' is not installed"
     )
@@ -140,4 +140,4 @@ def test_our_backends_for_torch(monkeypatch, gm):
 
 def test_third_party_entries_are_listed_and_ours_are_not():
     names = {row.name for row in tracer_core.backends()}
-    assert not any(name.startswith(bridges.PREFIX) for name in names)
+    assert not any(name.startswith(torch_style.PREFIX) for name in names)

@@ -16,8 +16,8 @@ import tracer_core
 from tracer_core.errors import GraphBreakError, TracerError
 from tracer_core.plugin_api import Backend
 from tracer_core.segments import generator
-from tracer_core.segments.breaks import RunNatively
 from tracer_core.segments.capture import Abandoned
+from tracer_core.trace.graph_breaks import RunNatively
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core import bridges
+from tracer_core import bridges, torch_style
 from tracer_core.plugin_api import Backend
 
 
@@ -27,7 +27,7 @@ def fresh_torch_compiler():
 
 
 def test_the_entry_points_are_published():
-    published = {entry.name: entry.value for entry in entry_points(group=bridges.GROUP)}
+    published = {entry.name: entry.value for entry in entry_points(group=torch_style.GROUP)}
     for name in ("tracer_eager", "tracer_inductor", "tracer_onnxrt"):
         assert published[name] == f"tracer_core.bridges:{name}"
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 
 import tracer_core
 from tests.support.threads import together
-from tracer_core import settings
 from tracer_core.errors import OptionError
 from tracer_core.testing.compare import tensors_in
+from tracer_core.torch_private import settings
 
 pytest.importorskip("openvino")
 

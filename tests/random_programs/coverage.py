@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+from tracer_core.bytecode import code as code_module
 from tracer_core.guards.guard import GuardKind
-from tracer_core.interpreter import code as code_module
 from tracer_core.interpreter.tracer import Tracer
-from tracer_core.natives import effects
+from tracer_core.natives import effects, tables
 from tracer_core.segments.emit import Variant
 
 Table = dict[str, dict[str, int]]
@@ -88,7 +88,7 @@ def wanted() -> dict[str, list[str]]:
     ]  # fmt: skip
     return {
         "opcodes": opcodes,
-        "rows": [name for name, _ in effects.rows()],
+        "rows": [name for name, _ in tables.rows()],
         "guards": [kind.name for kind in GuardKind],
     }
 

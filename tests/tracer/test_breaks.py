@@ -16,8 +16,8 @@ import torch
 import tracer_core
 from tests.tracer.twin import same, twin
 from tracer_core.errors import GraphBreakError
-from tracer_core.segments.breaks import BREAKS, breaks_page
 from tracer_core.testing import CaptureCounter
+from tracer_core.trace.graph_breaks import BREAKS, breaks_page
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 SEEN: dict[str, list] = {}

@@ -24,10 +24,11 @@ from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS
 
 import tracer_core
 from tests.tracer.twin import module
-from tracer_core import runtime, settings
+from tracer_core import runtime
 from tracer_core.errors import BackendError, TracerError
 from tracer_core.interpreter.tracer import Tracer
 from tracer_core.testing import compare
+from tracer_core.torch_private import settings
 
 X = torch.randn(3, 4)
 EVERY = os.environ.get("TRACER_TEST_EVERY_STEP") == "1"

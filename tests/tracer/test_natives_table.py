@@ -8,11 +8,11 @@ import math
 import torch
 
 import tracer_core
-from tracer_core.natives import effects
+from tracer_core.natives import effects, tables
 
 
 def test_names_of_rows_are_unique():
-    names = collections.Counter(name for name, _ in effects.rows())
+    names = collections.Counter(name for name, _ in tables.rows())
     assert len(names) > 600
     assert not [name for name, count in names.items() if count > 1]
 
@@ -25,7 +25,7 @@ def test_rows_used_are_counted():
         compiled = tracer_core.compile(f, backend="eager")
         compiled(torch.ones(2), [1, 2])
     assert {"math.sqrt", "builtins.len", "builtins.list.index", "builtins.zip"} <= set(used)
-    assert set(used) <= {name for name, _ in effects.rows()}
+    assert set(used) <= {name for name, _ in tables.rows()}
     before = dict(used)
     tracer_core.compile(lambda: math.sqrt(4), backend="eager")()
     assert dict(used) == before

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from tracer_core.bytecode.code import HANDLERS, UNSUPPORTED
 from tracer_core.interpreter import opcodes
-from tracer_core.interpreter.code import HANDLERS, UNSUPPORTED
 from tracer_core.interpreter.real import RealMachine
 from tracer_core.interpreter.tracer import Tracer
 

@@ -12,8 +12,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import tracer_core
 from tests.tracer.twin import same, twin
-from tracer_core import settings
 from tracer_core.testing import CaptureCounter, compare
+from tracer_core.torch_private import settings
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 W = torch.randn(4, 4)

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from tracer_core.contiguous import call
+from tracer_core.contract.specs import Fault
 from tracer_core.logs import note
-from tracer_core.plugin_api import Fault
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")

@@ -22,7 +22,7 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 import torch
@@ -30,14 +30,14 @@ from torch.compiler import is_compiling as torch_is_compiling
 
 from tracer_core import events, logs, stages, torch_private, validation
 from tracer_core.auto.choice import Choice
-from tracer_core.auto.plan import Plan
-from tracer_core.backends import BackendRow, forget, mark_used, reset_used, rows, told_of_graphs
+from tracer_core.auto.plan import Plan, plan_of, runs
+from tracer_core.backends import BackendRow, forget, mark_used, reset_used, rows
 from tracer_core.backends import list_backends as available_names
-from tracer_core.compiled_module import share
+from tracer_core.compiled_module import call_object, share
+from tracer_core.contract.backend import Backend
 from tracer_core.errors import OptionError, TracerError
 from tracer_core.markers import COMPILED, Compiled, compiled, disabled, look_like, put_mark, uncompiled
 from tracer_core.options import CompileConfig
-from tracer_core.plugin_api import Backend
 from tracer_core.stages import StageRecord, StageRecords
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -84,7 +84,7 @@ def compile(
     `list_backends()`, a `Backend`, or a callable ``backend(gm, example_inputs)`` as written for
     torch.compile, or a list of these (also of pairs with options; ``"auto"``: all that are installed): each graph is
     compiled by all of them in the background and served by the fastest that gives eager's results, see
-    `tracer_core.auto.backend.AutoOptions`; ``choices()`` of what is returned shows the tables. fullgraph: a graph
+    `tracer_core.auto_backend.AutoOptions`; ``choices()`` of what is returned shows the tables. fullgraph: a graph
     break is a GraphBreakError, a call beyond the recompile limit that nothing compiled fits a RecompileLimitError,
     and nothing ever runs natively: where the program cannot be captured, or its graph fails, a TracerError says
     why. dynamic: None: a size that changed becomes symbolic; True: symbolic from the start; False: always static.
@@ -197,13 +197,6 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     return StageRecords((*missing, *records, *(StageRecord("runs", 0.0, text, graph) for graph, text in told)))
 
 
-def runs(config: CompileConfig, graphs: Collection[str]) -> list[tuple[str, str]]:
-    """(graph, text): what became by now of these graphs, which were compiled with `config`."""
-    plan = _plan_of(config)
-    configs = (config,) if plan is None else (config, *(one.config for one in plan.candidates))
-    return told_of_graphs([one.backend for one in configs], graphs)
-
-
 def save(compiled: Any, path: str | os.PathLike[str]) -> Any:
     """Stores what `compiled` has captured, for `load` in another process: returns a `StoreReport` with the
     names stored, and those left out with the reason. See `tracer_core.stored` for the file and errors."""
@@ -218,11 +211,6 @@ def load(compiled: Any, path: str | os.PathLike[str]) -> int:
     from tracer_core.stored import load as implementation  # heavy: the tracer
 
     return implementation(compiled, path)
-
-
-def call_object(target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """What is traced for a callable that is not a Python function: `target` is its first argument."""
-    return target(*args, **kwargs)
 
 
 # Inside ---------------------------------------------------------------------------------------------
@@ -278,14 +266,10 @@ def _call_original(module: Any, /, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-def _plan_of(config: CompileConfig | None) -> Plan | None:
-    return config.options if config is not None and isinstance(config.options, Plan) else None
-
-
 def _methods(config: CompileConfig) -> dict[str, Callable[..., Any]]:
     """What compiled objects have besides: `choices` where several backends are tried, and `refresh` and
     `release_originals` where parameters are constants (``freeze=True``)."""
-    plan = _plan_of(config)
+    plan = None if config is None else plan_of(config)
     if plan is not None:
         return {"choices": functools.partial(_choices, plan), **_frozen_methods(plan.frozen)}
     frozen = config.backend.params == "constants" and getattr(config.options, "freeze", False)

@@ -22,11 +22,11 @@ from typing import Any
 
 import pluggy
 
-from tracer_core import bridges, hookspecs
-from tracer_core.auto.backend import AUTO
+from tracer_core import hookspecs, torch_style
+from tracer_core.auto_backend import AUTO
+from tracer_core.contract.backend import PROJECT, Backend, Lazy, resolve
 from tracer_core.eager_backend import ATEN_EAGER, EAGER
 from tracer_core.errors import BackendError, BackendNameClashError, BackendNotFoundError
-from tracer_core.plugin_api import PROJECT, Backend, Lazy, resolve
 from tracer_core.version import __version__
 
 #: What provides the backends that people ask for most, for the hint of BackendNotFoundError.
@@ -129,13 +129,13 @@ def registry() -> Registry:
     for key, plugin in _in_process.items():
         manager.register(plugin, key)
         found.extend(_offered(plugin, key, (None, None)))
-    for entry in entry_points(group=bridges.GROUP):
-        if not entry.value.startswith(bridges.OWN_ENTRY):
-            found.append(_candidate(bridges.from_entry_point(entry), _distribution(entry)))
+    for entry in entry_points(group=torch_style.GROUP):
+        if not entry.value.startswith(torch_style.OWN_ENTRY):
+            found.append(_candidate(torch_style.from_entry_point(entry), _distribution(entry)))
     published = {candidate.name for candidate in found}
-    for entry, distribution, version in bridges.unpublished():
+    for entry, distribution, version in torch_style.unpublished():
         if entry.name not in published:
-            found.append(_candidate(bridges.from_entry_point(entry), (distribution, version)))
+            found.append(_candidate(torch_style.from_entry_point(entry), (distribution, version)))
     table: dict[str, list[Candidate]] = {}
     for candidate in sorted(found, key=lambda one: one.origin):  # the same whatever the order of installation
         table.setdefault(candidate.name, []).append(candidate)
@@ -318,7 +318,7 @@ def _distribution(entry: EntryPoint) -> tuple[str | None, str | None]:
 
 
 def _hint(name: str) -> str:
-    counterpart = RENAMED.get(name) or name.removeprefix(bridges.PREFIX)
+    counterpart = RENAMED.get(name) or name.removeprefix(torch_style.PREFIX)
     if counterpart != name and (counterpart in registry().candidates or counterpart in KNOWN_PROVIDERS):
         installed = counterpart in registry().candidates
         how = "" if installed else f" (python -m pip install {KNOWN_PROVIDERS[counterpart]})"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tracer_core.plugin_api import InputSpec, Phase
+from tracer_core.contract.specs import InputSpec, Phase
 
 if TYPE_CHECKING:
     import torch

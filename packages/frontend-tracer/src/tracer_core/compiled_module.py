@@ -154,3 +154,8 @@ def _slots(base: type) -> list[str]:
     found = base.__dict__.get("__slots__", ())
     names = [found] if isinstance(found, str) else list(found)
     return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def call_object(target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """What is traced for a callable that is not a Python function: `target` is its first argument."""
+    return target(*args, **kwargs)

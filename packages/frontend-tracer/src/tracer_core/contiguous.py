@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import CompileSpec
+from tracer_core.contract.specs import CompileSpec
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")

@@ -30,17 +30,18 @@ from tracer_core.aten.static import PerSize, has_symbols
 from tracer_core.aten.support import backend_runner
 from tracer_core.auto.plan import Plan
 from tracer_core.auto.trial import Trial
-from tracer_core.bridges import TorchStyle
 from tracer_core.captured import CapturedGraph
 from tracer_core.collector import collector_paused
+from tracer_core.contract.backend import Backend, Runner, resolve
+from tracer_core.contract.specs import CompileSpec, InputSpec, Phase, Training
 from tracer_core.eager_backend import compile_eager
 from tracer_core.errors import BackendError
 from tracer_core.fallbacks import Fallback, fallback_of, marked, report
 from tracer_core.functional import as_functional
 from tracer_core.options import CompileConfig
-from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, Phase, Runner, Training, resolve
 from tracer_core.result_check import as_returned, checked
 from tracer_core.stages import debug_folder, stage, wants_text
+from tracer_core.torch_style import TorchStyle
 from tracer_core.validation import build_config
 from tracer_core.written import early_writes, versions_counted, writing_like
 

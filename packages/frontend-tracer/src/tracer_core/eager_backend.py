@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tracer_core.plugin_api import Backend, CompileSpec, Runner, Training
+from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.specs import CompileSpec, Training
 
 if TYPE_CHECKING:
     import torch

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from tracer_core.contract.backend import Runner
 from tracer_core.logs import logger
-from tracer_core.plugin_api import Runner
 from tracer_core.stages import stage
 
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
-from tracer_core.bridges import TorchStyle
 from tracer_core.contiguous import contiguous_graph
+from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.specs import CompileSpec
 from tracer_core.options import CompileConfig
-from tracer_core.plugin_api import Backend, CompileSpec, Runner
+from tracer_core.torch_style import TorchStyle
 
 
 @dataclass(frozen=True, slots=True)

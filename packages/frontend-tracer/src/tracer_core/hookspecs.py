@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pluggy
 
-from tracer_core.plugin_api import PROJECT, Backend
+from tracer_core.contract.backend import PROJECT, Backend
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     # For the annotation only: plugin_api re-exports env(), so it must be able to import this module.
-    from tracer_core.plugin_api import Backend
+    from tracer_core.contract.backend import Backend
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
+from tracer_core.bytecode.frame import NULL
+from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.errors import TracerError
-from tracer_core.interpreter.frame import NULL
 from tracer_core.segments.captured import Captured
-from tracer_core.segments.segment import FrameLayout
 from tracer_core.segments.transition import Transition
 from tracer_core.source import Source
 

@@ -25,9 +25,9 @@ from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind, TensorFacts
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.guards.own_reference import is_watched
 from tracer_core.numpy_types import CYTHON
-from tracer_core.segments.breaks import Break
 from tracer_core.source import Source, Sources
 from tracer_core.torch_private.names import classes
+from tracer_core.trace.graph_breaks import Break
 
 #: Immutable types that may hold a time zone of the program.
 _ZONED = (datetime.datetime, datetime.time)

@@ -27,8 +27,8 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.bytecode.frame import NULL, Unread
 from tracer_core.interpreter.carried import is_stepped
-from tracer_core.interpreter.frame import NULL, Unread
 from tracer_core.interpreter.generators import HOST_ITERATORS, TracedGenerator
 from tracer_core.interpreter.shells import can_be_data, frame_parts, new_shell, set_frame
 from tracer_core.natives import stand_ins
@@ -42,8 +42,8 @@ from tracer_core.remake import (
     type_parameter,
     type_variable,
 )  # fmt: skip
-from tracer_core.segments.breaks import Restart
 from tracer_core.source import is_plain_name
+from tracer_core.trace.graph_breaks import Restart
 
 
 class Rebuilder(ContainerRebuilder):

@@ -12,11 +12,11 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tracer_core.bytecode.tracebacks import rebuilt as rebuilt_traceback
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter.class_making import GENERATED, bare_class, fill_class, make_enum
-from tracer_core.interpreter.tracebacks import rebuilt as rebuilt_traceback
 from tracer_core.remake import new_exception
-from tracer_core.segments.breaks import Restart
+from tracer_core.trace.graph_breaks import Restart
 
 _IMMUTABLE_TYPE = 1 << 8
 

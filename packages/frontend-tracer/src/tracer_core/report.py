@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from tracer_core.api import call_object, runs
 from tracer_core.auto.choice import Choice
-from tracer_core.auto.plan import Plan
+from tracer_core.auto.plan import Plan, runs
 from tracer_core.backends import get
+from tracer_core.compiled_module import call_object
 from tracer_core.options import CompileConfig
 from tracer_core.runtime import CompiledFunction
 from tracer_core.segments.captured import BreakRecord, Captured

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.contract.backend import Runner
+from tracer_core.contract.specs import CompileSpec, OutputSpec, Role
 from tracer_core.errors import BackendError
-from tracer_core.plugin_api import CompileSpec, OutputSpec, Role, Runner
 
 
 def as_returned(spec: CompileSpec, run: Runner) -> CompileSpec:

@@ -21,25 +21,26 @@ from typing import Any
 
 import torch
 
-from tracer_core import events, settings, torch_private
+from tracer_core import events, torch_private
+from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
+from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.collector import give_back_free_memory
 from tracer_core.errors import GraphBreakError, RecompileLimitError, RecompileLimitWarning, TracerError
 from tracer_core.fallbacks import graph_raised
 from tracer_core.guards.failure import Failed
-from tracer_core.interpreter.frame import Frame, Unread
 from tracer_core.interpreter.real import RealMachine
-from tracer_core.interpreter.tracebacks import without_own
 from tracer_core.interpreter.tracer import Tracer
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig, env
 from tracer_core.recorder.data_sizes import DATA_SIZES, SizeDiffers
-from tracer_core.segments.breaks import BREAKS, RunNatively
 from tracer_core.segments.capture import Abandoned, Answers, UserError, capture
 from tracer_core.segments.captured import BreakRecord, Captured
-from tracer_core.segments.segment import MISS, FrameLayout, flatten, frames_of
 from tracer_core.segments.transition import GRAPH_RAISED, Exit, NotRaised, Suspended
 from tracer_core.segments.variants import MOST_VARIANTS, Segment
 from tracer_core.stages import recording
+from tracer_core.torch_private import settings
+from tracer_core.trace.graph_breaks import BREAKS, RunNatively
 
 _LOCK = threading.RLock()
 #: Thread that is tracing now, or None: tracing changes real objects and undoes it, so others wait.

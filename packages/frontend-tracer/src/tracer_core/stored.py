@@ -23,16 +23,17 @@ import torch
 
 from tracer_core import dispatch, markers
 from tracer_core.aten.frozen import Frozen
+from tracer_core.bytecode.frame_layout import FrameLayout
+from tracer_core.contract.backend import resolve
+from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec
 from tracer_core.errors import BackendError
 from tracer_core.fallbacks import fallback_of
 from tracer_core.guards.stamp import Stamps
-from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec, resolve
 from tracer_core.portable import Describer, Finder, NotPortable, StoredError
 from tracer_core.runtime import CompiledFunction
 from tracer_core.segments.captured import Captured
 from tracer_core.segments.generated import define
 from tracer_core.segments.generated_calls import runtime_namespace
-from tracer_core.segments.segment import FrameLayout
 from tracer_core.segments.variants import Segment
 from tracer_core.version import __version__
 from tracer_core.written import early_writes, versions_counted

@@ -14,13 +14,13 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from tracer_core.auto.backend import AUTO
 from tracer_core.auto.plan import is_auto, make_plan
+from tracer_core.auto_backend import AUTO
 from tracer_core.backends import get, unavailable_reason
-from tracer_core.bridges import TorchStyle, from_callable, torch_style_settings
+from tracer_core.contract.backend import Backend, resolve
 from tracer_core.errors import BackendError, OptionError, TracerError
 from tracer_core.options import CompileConfig
-from tracer_core.plugin_api import Backend, resolve
+from tracer_core.torch_style import TorchStyle, from_callable, torch_style_settings
 
 #: The modes of torch.compile. A backend says which it has; it may have others of its own.
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import CompileSpec, Runner
+from tracer_core.contract.backend import Runner
+from tracer_core.contract.specs import CompileSpec
 
 
 def early_writes(runner: Any) -> frozenset[int] | None:

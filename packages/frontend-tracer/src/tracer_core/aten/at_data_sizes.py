@@ -20,7 +20,8 @@ from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.sizes import SYM_TYPES, free_symbols, size_origins
 from tracer_core.captured import CapturedGraph
-from tracer_core.plugin_api import InputSpec, Role, Runner
+from tracer_core.contract.backend import Runner
+from tracer_core.contract.specs import InputSpec, Role
 
 #: In a node's ``meta``: it makes a size (or a number) that depends on data, or checks one.
 MARK = "data_size"

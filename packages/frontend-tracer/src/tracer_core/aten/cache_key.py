@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from tracer_core import plugin_api
 from tracer_core.aten.sizes import size_origins, size_specs
-from tracer_core.plugin_api import Backend, InputSpec, Phase
+from tracer_core.contract.backend import API_VERSION, Backend
+from tracer_core.contract.specs import InputSpec, Phase
 
 
 def canonical_text(graph: torch.fx.Graph) -> str:
@@ -108,7 +108,7 @@ def cache_key(
     """The digest for one compile."""
     values = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
     parts = [
-        f"api {plugin_api.API_VERSION}",
+        f"api {API_VERSION}",
         f"torch {torch.__version__}",
         f"backend {backend.name} {distribution_version(backend)} {backend.ir}",
         f"options {options!r} mode {mode} phase {phase.value}",

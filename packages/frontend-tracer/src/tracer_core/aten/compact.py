@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.plugin_api import OFFSETS_IN_WINDOWS
+from tracer_core.contract.specs import OFFSETS_IN_WINDOWS
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from tracer_core import settings
 from tracer_core.aten.joint import Joint
 from tracer_core.aten.outputs import FromGraph
 from tracer_core.captured import CapturedGraph
+from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")

@@ -22,10 +22,11 @@ from typing import Any
 
 import torch
 
+from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.specs import CompileSpec, Phase, Role
 from tracer_core.errors import BackendError
 from tracer_core.guards.constant_check import watch_constants
 from tracer_core.guards.constant_contents import contents_of, spans_of
-from tracer_core.plugin_api import Backend, CompileSpec, Phase, Role, Runner
 from tracer_core.released import ReleasedParameter, can_release, release
 
 #: Sets of parameters that one graph keeps prepared: instances of one class may share it.

@@ -20,8 +20,8 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aten.buckets import Part, cut, wanted_parts
+from tracer_core.contract.backend import Runner
 from tracer_core.errors import TracerError
-from tracer_core.plugin_api import Runner
 
 #: On the gradient of a token: what one run of the backward hands from a part to the next.
 RUN = "_tracer_run"

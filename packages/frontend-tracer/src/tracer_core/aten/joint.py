@@ -27,7 +27,7 @@ from tracer_core.aten.lower import Ending, Lowering
 from tracer_core.aten.outputs import Layout, OutputPlan, restride
 from tracer_core.aten.record import memory_order
 from tracer_core.aten.request import Request
-from tracer_core.plugin_api import InputSpec
+from tracer_core.contract.specs import InputSpec
 from tracer_core.torch_private.names import names
 
 #: Operators that run autograd inside a graph: what they differentiated is gone afterwards, as in eager.

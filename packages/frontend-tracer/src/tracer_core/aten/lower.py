@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from tracer_core import plugin_api, torch_private
+from tracer_core import torch_private
 from tracer_core.aten import placed_views
 from tracer_core.aten.capture_values import captured_values
 from tracer_core.aten.cleanup import remove_dead_nodes
@@ -31,10 +31,11 @@ from tracer_core.aten.interpret import Interpretation
 from tracer_core.aten.outputs import OutputPlan, OutputPlanner, Step
 from tracer_core.aten.request import Lowered, Request, default_specs, output_specs
 from tracer_core.aten.sizes import size_origins
+from tracer_core.contract.backend import Backend, resolve
+from tracer_core.contract.specs import InputSpec, Phase, Role
 from tracer_core.deferred import Deferred
 from tracer_core.errors import BackendError
 from tracer_core.options import env
-from tracer_core.plugin_api import Backend, InputSpec, Phase, Role
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
@@ -53,7 +54,7 @@ class Ending:
 def lower(
     gm: torch.fx.GraphModule,
     inputs: Sequence[Any],
-    backend: Backend | str,
+    backend: Backend,
     *,
     input_specs: Sequence[InputSpec] | None = None,
     options: Any = None,
@@ -61,14 +62,12 @@ def lower(
     name: str = "graph_0",
     phase: Phase = Phase.INFERENCE,
 ) -> Lowered:
-    """Lowers `gm` for `backend` (an instance or an installed name).
+    """Lowers `gm` for `backend`.
 
     inputs: one per placeholder, real or fake tensors or ints; where placeholders carry ``meta["val"]``
     those fakes are used. input_specs: one per placeholder (default: all `Role.USER_INPUT`). Raises
     LoweringUnsupported with the reason if the graph has no functional form.
     """
-    if isinstance(backend, str):
-        backend = plugin_api.get_backend(backend)
     values = captured_values(gm, inputs)
     specs = tuple(input_specs) if input_specs is not None else default_specs(gm)
     request = Request(backend, options, mode, name, phase)
@@ -127,7 +126,7 @@ def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
 def _own_decompositions(backend: Backend) -> dict[Any, Callable[..., Any]]:
     """What the backend's `decompositions` gives. Raises BackendError where it is no table of operators."""
     try:
-        table = dict(plugin_api.resolve(backend.decompositions)())
+        table = dict(resolve(backend.decompositions)())
     except Exception as error:
         reason = f"its decompositions() raised {type(error).__name__}: {error}"
         raise BackendError(backend.name, "lower", reason) from error
@@ -171,7 +170,7 @@ class Lowering(Interpretation):
         plan = self.plan(ending)
         lowered = Lowered(graph, spec, plan.bind, plan, self.request.backend.ir)
         if env().check:
-            from tracer_core.verify import verify_lowered  # only when asked for
+            from tracer_core.aten.verify import verify_lowered  # only when asked for
 
             verify_lowered(lowered)
         return lowered

@@ -21,7 +21,7 @@ from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.record import AtenRecorder
 from tracer_core.aten.sizes import SizeOrigin, as_plain, hint_of, size_text
-from tracer_core.plugin_api import Runner
+from tracer_core.contract.backend import Runner
 from tracer_core.torch_private.names import operators
 
 if TYPE_CHECKING:

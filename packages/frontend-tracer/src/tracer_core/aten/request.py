@@ -17,7 +17,8 @@ from tracer_core import torch_private
 from tracer_core.aten.cache_key import cache_key
 from tracer_core.aten.outputs import OutputPlan
 from tracer_core.aten.sizes import as_plain, size_origins, size_specs
-from tracer_core.plugin_api import Backend, CompileSpec, InputSpec, OutputSpec, Phase, Role, Runner
+from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
-from tracer_core.plugin_api import SizeSpec
+from tracer_core.contract.specs import SizeSpec
 from tracer_core.torch_private.names import name, names
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aten.sizes import size_origins, size_reader
 from tracer_core.captured import CapturedGraph
-from tracer_core.plugin_api import Runner
+from tracer_core.contract.backend import Runner
 
 
 def input_values(gm: torch.fx.GraphModule) -> list[Any]:

@@ -27,7 +27,8 @@ from tracer_core import torch_private
 from tracer_core.aten.frozen import compile_with_constants
 from tracer_core.aten.request import Lowered, Request, output_specs
 from tracer_core.aten.sizes import free_symbols, size_origins
-from tracer_core.plugin_api import Backend, InputSpec, Role, Runner, resolve
+from tracer_core.contract.backend import Backend, Runner, resolve
+from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.result_check import checked
 from tracer_core.torch_private.names import names
 

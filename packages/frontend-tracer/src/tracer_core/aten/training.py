@@ -31,9 +31,10 @@ from tracer_core.aten.record import memory_order
 from tracer_core.aten.request import Lowered, Request, output_specs
 from tracer_core.aten.sizes import SYM_TYPES, size_origins, size_reader
 from tracer_core.captured import CapturedGraph
+from tracer_core.contract.backend import Runner, resolve
+from tracer_core.contract.specs import CompileSpec, InputSpec, Phase, Role
 from tracer_core.errors import BackendError
 from tracer_core.options import env
-from tracer_core.plugin_api import CompileSpec, InputSpec, Phase, Role, Runner, resolve
 from tracer_core.stages import continued
 from tracer_core.torch_private.names import names
 
@@ -89,7 +90,7 @@ def _lowered(
     plan = OutputPlan((), (), size_origins(given), len(returned))
     lowered = Lowered(gm, spec, lambda runner: runner, plan, request.backend.ir)
     if env().check:
-        from tracer_core.verify import verify_lowered  # only when asked for
+        from tracer_core.aten.verify import verify_lowered  # only when asked for
 
         verify_lowered(lowered)
     return lowered

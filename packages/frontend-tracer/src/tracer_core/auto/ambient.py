@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from tracer_core import settings
+from tracer_core.torch_private import settings
 
 
 class Ambient:

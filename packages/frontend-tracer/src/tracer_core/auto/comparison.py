@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from tracer_core.auto.judge import Wrong, error_of
 from tracer_core.auto.sample import Outcome, Sample
-from tracer_core.plugin_api import Runner
+from tracer_core.contract.backend import Runner
 
 #: How often a candidate is compared with eager where the weights change meanwhile.
 COMPARISONS = 5

@@ -7,17 +7,17 @@ the error that it would be alone; with ``"auto"`` it is a row that says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tracer_core import backends
-from tracer_core.auto.backend import NAME, AutoOptions, backend_for
 from tracer_core.auto.choice import Row
-from tracer_core.bridges import TorchStyle, from_callable
+from tracer_core.auto_backend import NAME, AutoOptions, backend_for
+from tracer_core.contract.backend import Backend
 from tracer_core.errors import OptionError, TracerError
 from tracer_core.options import CompileConfig
-from tracer_core.plugin_api import Backend
+from tracer_core.torch_style import TorchStyle, from_callable
 
 #: Backends that are no compilers, and this one.
 NO_CANDIDATES = frozenset({"eager", "aten_eager", NAME})
@@ -142,3 +142,14 @@ def _demand_different(candidates: Sequence[Candidate]) -> None:
     if twice:
         raise OptionError(f"candidates are given twice: {', '.join(twice)}")
 
+
+def plan_of(config: CompileConfig) -> Plan | None:
+    """The candidates that share a configuration's graphs; None where it has one backend."""
+    return config.options if isinstance(config.options, Plan) else None
+
+
+def runs(config: CompileConfig, graphs: Collection[str]) -> list[tuple[str, str]]:
+    """(graph, text): what became by now of these graphs, which were compiled with `config`."""
+    plan = plan_of(config)
+    configs = (config,) if plan is None else (config, *(one.config for one in plan.candidates))
+    return backends.told_of_graphs([one.backend for one in configs], graphs)

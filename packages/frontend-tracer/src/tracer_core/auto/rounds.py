@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tracer_core.auto.sample import Sample
 from tracer_core.auto.turns import Turns
-from tracer_core.plugin_api import Runner
+from tracer_core.contract.backend import Runner
 
 #: Rounds: at least, at most.
 ROUNDS = (3, 30)

@@ -20,7 +20,8 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aten.joint import calls_autograd
 from tracer_core.captured import CapturedGraph
-from tracer_core.plugin_api import Role, Runner
+from tracer_core.contract.backend import Runner
+from tracer_core.contract.specs import Role
 
 #: Inputs that the program may change at any time; parameters and buffers are read where they are, unless it trains them.
 _COPIED = frozenset({Role.USER_INPUT, Role.RNG_STATE, Role.SAVED_ACTIVATION})

@@ -35,13 +35,14 @@ from tracer_core.auto.repeats import own_code
 from tracer_core.auto.rounds import Times, timed
 from tracer_core.auto.sample import NoSample, Sample, rng_states
 from tracer_core.auto.turns import Turns
-from tracer_core.bridges import TorchStyle
 from tracer_core.captured import CapturedGraph
+from tracer_core.contract.backend import Runner
+from tracer_core.contract.specs import Training
 from tracer_core.eager_backend import EAGER
 from tracer_core.fallbacks import fallback_of
 from tracer_core.logs import logger, note
 from tracer_core.options import CompileConfig
-from tracer_core.plugin_api import Runner, Training
+from tracer_core.torch_style import TorchStyle
 
 CompileGraph = Callable[[CapturedGraph, CompileConfig], Runner]
 

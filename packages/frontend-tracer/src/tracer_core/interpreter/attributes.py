@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.bytecode.frame import NULL
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import gradients
 from tracer_core.interpreter.entries import ABSENT, Entries, has_python
-from tracer_core.interpreter.frame import NULL
 from tracer_core.interpreter.generators import TracedGenerator
 from tracer_core.interpreter.numbers import NUMBERS, SYMBOLS
 from tracer_core.numpy_types import ARRAY

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from tracer_core import markers, torch_private
+from tracer_core.bytecode.arguments import bind
+from tracer_core.bytecode.code import UNSUPPORTED, decode
+from tracer_core.bytecode.frame import Frame
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import instances, overloads
-from tracer_core.interpreter.binding import bind
-from tracer_core.interpreter.code import UNSUPPORTED, decode
 from tracer_core.interpreter.entries import ABSENT, has_python
-from tracer_core.interpreter.frame import Frame
 from tracer_core.interpreter.generators import HOST_ITERATORS, TracedGenerator
 from tracer_core.interpreter.native_calls import NativeCalls
 from tracer_core.natives import libraries, policy
@@ -31,7 +31,7 @@ from tracer_core.natives.effects import (
     effect_of,
 )
 from tracer_core.natives.taking_numbers import keeps_symbols
-from tracer_core.segments.breaks import Break, Restart, RunNatively
+from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
 _HOOK_TABLES = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",

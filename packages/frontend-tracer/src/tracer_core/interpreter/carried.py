@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
+from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame_layout import frames_of
 from tracer_core.guards.guard import GuardKind
-from tracer_core.interpreter.frame import Frame, Unread
 from tracer_core.interpreter.generators import TracedGenerator
 from tracer_core.interpreter.shells import END, looks_ahead, peeked, shell_facts, shell_values
-from tracer_core.segments.segment import frames_of
 
 
 class Carried:

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from tracer_core.interpreter.code import UNSUPPORTED, decode
+from tracer_core.bytecode.code import UNSUPPORTED, decode
+from tracer_core.bytecode.frame import Frame
 from tracer_core.interpreter.entries import ABSENT, has_python
-from tracer_core.interpreter.frame import Frame
 from tracer_core.provenance import is_constant
 
 #: Entries of a class that the class statement makes by itself.

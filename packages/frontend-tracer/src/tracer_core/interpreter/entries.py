@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from tracer_core.bytecode.frame import NULL, contents
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
-from tracer_core.interpreter.frame import NULL, contents
 from tracer_core.interpreter.state import TraceState
 from tracer_core.provenance import is_constant
 from tracer_core.source import Source

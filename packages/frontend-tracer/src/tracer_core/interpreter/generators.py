@@ -10,8 +10,8 @@ import builtins
 from collections.abc import Callable
 from typing import Any
 
-from tracer_core.interpreter.frame import Frame
-from tracer_core.segments.breaks import Break, Restart, RunNatively
+from tracer_core.bytecode.frame import Frame
+from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
 
 class TracedGenerator:

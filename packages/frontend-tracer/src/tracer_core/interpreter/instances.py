@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.interpreter.entries import ABSENT, has_python
-from tracer_core.interpreter.frame import NULL, Frame
 from tracer_core.natives.effects import effect_of
 
 _SAFE_CLASSES = (

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracer_core.interpreter.frame import NULL, Frame, Unread
-from tracer_core.interpreter.tracebacks import history
-from tracer_core.segments.breaks import Break, Restart, RunNatively
+from tracer_core.bytecode.frame import NULL, Frame, Unread
+from tracer_core.bytecode.tracebacks import history
+from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
 
 class Machine:

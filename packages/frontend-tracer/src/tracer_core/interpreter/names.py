@@ -12,10 +12,10 @@ import sys
 import types
 from typing import Any
 
+from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter.calls import Calls
 from tracer_core.interpreter.class_making import ENUM_HOOKS
-from tracer_core.interpreter.frame import NULL, Frame
 from tracer_core.source import Source
 
 

@@ -14,15 +14,15 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from tracer_core.bytecode.code import asks_for_locals
+from tracer_core.bytecode.frame import NULL, Frame, Unread, contents
+from tracer_core.bytecode.tracebacks import extended
 from tracer_core.errors import TracerError
 from tracer_core.interpreter import opcodes  # fills the handler table
-from tracer_core.interpreter.code import asks_for_locals
-from tracer_core.interpreter.frame import NULL, Frame, Unread, contents
 from tracer_core.interpreter.instances import outside_class
 from tracer_core.interpreter.machine import Machine
 from tracer_core.interpreter.operations import _BINARY, _COMPARE, _INPLACE, _UNARY
-from tracer_core.interpreter.tracebacks import extended
-from tracer_core.segments.breaks import Break
+from tracer_core.trace.graph_breaks import Break
 
 __all__ = ["RealMachine", "opcodes"]
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tracer_core.interpreter.frame import Frame, Unread
+from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame_layout import FrameLayout, frames_of, layout_of
 from tracer_core.interpreter.generators import TracedGenerator, acts_when_closed
 from tracer_core.interpreter.real import RealMachine
 from tracer_core.provenance import SHELLS, kept_when_dead
-from tracer_core.segments.segment import FrameLayout, frames_of, layout_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,22 +13,22 @@ import enum
 import math
 import types
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-import tracer_core
 from tracer_core import torch_private
+from tracer_core.bytecode.frame import Unread
 from tracer_core.effects import Change, Effects
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.interpreter import objects, overloads
-from tracer_core.interpreter.frame import Unread
 from tracer_core.interpreter.numbers import SYMBOLS, Numbers
 from tracer_core.provenance import Provenance, is_constant
 from tracer_core.recorder.record import Recorder
-from tracer_core.segments.breaks import Break
 from tracer_core.source import payload
+from tracer_core.trace.graph_breaks import Break
 
 
 class TraceState(Numbers):
@@ -383,7 +383,7 @@ def _by_identity(value: Any) -> bool:
 _IDENTITY_HASHES = (object.__hash__, type.__hash__)
 _IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
 _TORCH = torch.__path__[0]
-_OWN = tracer_core.__path__[0]
+_OWN = str(Path(__file__).parents[1])
 _HOLDERS = (int, float, complex, str, bytes)
 #: The longest bytearray or array whose contents are compared on every call.
 _BUFFER_LIMIT = 4096

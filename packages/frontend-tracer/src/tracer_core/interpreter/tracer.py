@@ -14,25 +14,26 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tracer_core import settings, torch_private
+from tracer_core import torch_private
+from tracer_core.bytecode.code import decode
+from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame_layout import FrameLayout, frames_of
+from tracer_core.bytecode.tracebacks import continues, is_raised_again
 from tracer_core.effects import Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.carried import Carried
-from tracer_core.interpreter.code import decode
-from tracer_core.interpreter.frame import Frame, Unread
 from tracer_core.interpreter.generators import acts_when_closed
 from tracer_core.interpreter.names import Names
-from tracer_core.interpreter.tracebacks import continues, is_raised_again
-from tracer_core.natives import tables  # fills the effect table
+from tracer_core.interpreter.optimizer_scalars import number_in
 from tracer_core.provenance import Provenance, end_is_seen
 from tracer_core.recorder.fake import Fakes
 from tracer_core.recorder.record import Recorder
-from tracer_core.segments.breaks import Break, Restart
-from tracer_core.segments.segment import FrameLayout, frames_of
 from tracer_core.source import Source
+from tracer_core.torch_private import settings
+from tracer_core.trace.graph_breaks import Break, Restart
 
-__all__ = ["Tracer", "opcodes", "tables"]
+__all__ = ["Tracer", "opcodes"]
 
 _MODULE_CALL = torch.nn.Module.__call__
 #: Code flags of generator functions, coroutine functions and asynchronous generators.
@@ -85,7 +86,7 @@ class Tracer(Names):
         self.symbolic = self.fakes.shape_env is not None
         self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
         self.recorder.step = lambda: self.outer_step
-        self.recorder.number_in = lambda tensor: tables.optimizers.number_in(self, tensor)
+        self.recorder.number_in = lambda tensor: number_in(self, tensor)
         self.shapes = shapes
         if shapes.follows_data:
             self.recorder.follow_data()

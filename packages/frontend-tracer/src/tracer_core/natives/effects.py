@@ -112,14 +112,6 @@ def counting() -> Iterator[collections.Counter[str]]:
         _counters[:] = [other for other in _counters if other is not counter]
 
 
-def rows() -> Iterator[tuple[str, EffectKind]]:
-    """(qualified name, kind) of every row of the table; names are unique."""
-    import tracer_core.natives.tables  # fills the table, and imports this module  # noqa: F401
-
-    for function, row in EFFECTS.items():
-        yield row_name(function), row.kind
-
-
 def row_name(function: Any) -> str:
     """The name of a callable with a row: ``math.sqrt``, ``builtins.list.append``, ``collections.deque``."""
     raw = function.__func__ if isinstance(function, staticmethod) else function

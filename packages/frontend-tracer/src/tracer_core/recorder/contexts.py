@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tracer_core import settings
+from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name
 
 _enter_inference_mode = name("autograd.grad_mode._enter_inference_mode")

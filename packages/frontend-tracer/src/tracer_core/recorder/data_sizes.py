@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from tracer_core import torch_private
 from tracer_core.aten.at_data_sizes import MARK
 from tracer_core.aten.errors import LoweringUnsupported
-from tracer_core.segments.breaks import Break
+from tracer_core.trace.graph_breaks import Break
 
 #: What reads one whole number out of a tensor.
 READS_A_NUMBER = frozenset({"item", "__int__", "__index__"})

@@ -18,8 +18,8 @@ import torch
 from tracer_core import markers, torch_private
 from tracer_core.recorder import quick
 from tracer_core.recorder.layouts import laid_out
-from tracer_core.segments.breaks import Break
 from tracer_core.torch_private.names import names
+from tracer_core.trace.graph_breaks import Break
 
 #: Called by torch itself on fresh real tensors while it makes fake ones of them.
 _MAY_SEE_REAL = frozenset(

@@ -17,7 +17,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from tracer_core import settings, torch_private
+from tracer_core import torch_private
 from tracer_core.recorder import given_memory
 from tracer_core.recorder.call_writes import CallWrites
 from tracer_core.recorder.casts import misfit
@@ -29,9 +29,10 @@ from tracer_core.recorder.ranges import Ranges
 from tracer_core.recorder.refusals import refusal
 from tracer_core.recorder.scalars import Scalars
 from tracer_core.recorder.written_graph import SIMPLE_TYPES, WrittenGraph
-from tracer_core.segments.breaks import Break, Restart, WantsSymbols
 from tracer_core.source import Source
+from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import names
+from tracer_core.trace.graph_breaks import Break, Restart, WantsSymbols
 
 #: Arguments that are numbers to every operator: it reads them if they are tensors.
 _NUMBERS = frozenset({"alpha", "value"})

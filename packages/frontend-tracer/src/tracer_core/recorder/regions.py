@@ -13,7 +13,7 @@ import torch
 
 from tracer_core.effects import SNAPSHOTTERS, Change, Effects
 from tracer_core.recorder.record import Recorder
-from tracer_core.segments.breaks import Restart
+from tracer_core.trace.graph_breaks import Restart
 
 
 def _operand(number: int) -> Any:

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from tracer_core import torch_private
-from tracer_core.segments.breaks import Break
 from tracer_core.source import Source, Sources
-
-if TYPE_CHECKING:
-    from tracer_core.recorder.written_graph import WrittenGraph
+from tracer_core.trace.graph_breaks import Break
 
 _SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
     "Add": operator.add,
@@ -41,11 +38,26 @@ _SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
 }
 
 
+class GraphUnderConstruction(Protocol):
+    """What is asked of a `written_graph.WrittenGraph`."""
+
+    fakes: Any
+    inputs: Any
+
+    def fake(self, real: torch.Tensor) -> Any: ...
+
+    def placeholder(self, source: Source, real: Any, fake: Any) -> torch.fx.Node: ...
+
+    def node_of(self, value: Any) -> torch.fx.Node | None: ...
+
+    def plain_node(self, op: str, target: Any, args: tuple[Any, ...], value: Any) -> torch.fx.Node: ...
+
+
 class SizeNodes:
     """Mutable. numbers: symbol -> (source, value now, SymInt or SymFloat) of each number of the program that varies.
     read_by: the node that reads a symbol that depends on data, None for other symbols."""
 
-    def __init__(self, written: WrittenGraph) -> None:
+    def __init__(self, written: GraphUnderConstruction) -> None:
         self.numbers: dict[Any, tuple[Source, Any, Any]] = {}
         self.read_by: Callable[[Any], torch.fx.Node | None] = lambda symbol: None
         self._written = written

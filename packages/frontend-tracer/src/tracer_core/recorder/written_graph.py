@@ -20,8 +20,8 @@ from tracer_core.numpy_types import SCALARS
 from tracer_core.recorder.fake import Fakes
 from tracer_core.recorder.function_traits import target_of
 from tracer_core.recorder.size_nodes import SizeNodes
-from tracer_core.segments.breaks import Break, Restart
 from tracer_core.source import Source, is_plain_name
+from tracer_core.trace.graph_breaks import Break, Restart
 
 _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
            torch.memory_format, type(Ellipsis))  # fmt: skip

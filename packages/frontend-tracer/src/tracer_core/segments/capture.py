@@ -12,19 +12,20 @@ from collections.abc import Callable, Set
 from dataclasses import dataclass
 from typing import Any
 
+import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
 from tracer_core import torch_private
-from tracer_core.bridges import TorchStyle
-from tracer_core.interpreter.frame import Frame
+from tracer_core.bytecode.frame import Frame
 from tracer_core.interpreter.tracer import Tracer
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig
 from tracer_core.rebuild import CannotRebuild
 from tracer_core.recorder.data_sizes import DATA_SIZES
-from tracer_core.segments.breaks import Break, Restart, WantsSymbols
 from tracer_core.segments.captured import Captured
 from tracer_core.segments.generator import Generator, Refused
 from tracer_core.shapes import ShapePolicy
 from tracer_core.stages import stage, wants_text
+from tracer_core.torch_style import TorchStyle
+from tracer_core.trace.graph_breaks import Break, Restart, WantsSymbols
 
 _MAX_RESTARTS = 64
 #: What a backend, or the calls that come, may turn out not to take as symbols at one place of the program.

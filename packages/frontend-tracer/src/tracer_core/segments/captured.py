@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from tracer_core.contract.backend import Runner
 from tracer_core.guards.failure import Failure
-from tracer_core.plugin_api import Runner
-from tracer_core.segments.breaks import BREAKS
 from tracer_core.source import Source
+from tracer_core.trace.graph_breaks import BREAKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,19 @@ from typing import Any
 
 import torch
 
-from tracer_core import settings, torch_private
+from tracer_core import torch_private
+from tracer_core.bytecode.frame import NULL
+from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.errors import TracerError
 from tracer_core.guards.guard import data_of, same_objects, tensor_is
 from tracer_core.guards.stamp import Checked
 from tracer_core.guards.tensor_check import watch_tensors
-from tracer_core.interpreter.frame import NULL
 from tracer_core.interpreter.shells import advance_by, peeked, shell_facts, shell_values
 from tracer_core.recorder.scalars import single
 from tracer_core.segments.replay import NAMES
-from tracer_core.segments.segment import MISS
 from tracer_core.segments.transition import GRAPH_RAISED, Suspended
 from tracer_core.source import payload
+from tracer_core.torch_private import settings
 
 
 def alias_groups(pointers: Sequence[int]) -> list[int]:

@@ -16,32 +16,33 @@ import torch
 from tracer_core import dispatch, events, torch_private
 from tracer_core.aten.grad_mode import grad_is_on_in
 from tracer_core.aten.static import has_symbols
+from tracer_core.bytecode.frame import Unread
+from tracer_core.bytecode.frame_layout import flatten
 from tracer_core.captured import CapturedGraph
+from tracer_core.contract.backend import Runner
+from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.deferred import Deferred
 from tracer_core.effects import Gradient
 from tracer_core.errors import BackendError
 from tracer_core.guards.failure import Failure
 from tracer_core.guards.guard import Guard, GuardKind
 from tracer_core.guards.stamp import Stamps
-from tracer_core.interpreter.frame import Unread
 from tracer_core.interpreter.tracer import Tracer
 from tracer_core.logs import enabled, logger, note
 from tracer_core.options import CompileConfig
-from tracer_core.plugin_api import InputSpec, Role, Runner
 from tracer_core.provenance import can_be_watched, end_is_seen, kept_when_dead
 from tracer_core.rebuild import CannotRebuild, Rebuilder
 from tracer_core.recorder.risks import risks_of
-from tracer_core.segments.breaks import Break, Restart
 from tracer_core.segments.captured import BreakRecord, Captured, Portable
 from tracer_core.segments.emit import Variant, settings_checks
 from tracer_core.segments.generated import define
 from tracer_core.segments.generated_calls import memory, runtime_namespace
-from tracer_core.segments.segment import flatten
 from tracer_core.segments.spare import Spare
 from tracer_core.segments.transition import Transition
 from tracer_core.shapes import broken_promise, size_conditions
 from tracer_core.source import Source
 from tracer_core.stages import stage
+from tracer_core.trace.graph_breaks import Break, Restart
 from tracer_core.written import early_writes
 
 

@@ -13,15 +13,12 @@ is left to `RealMachine`, which has the same meaning.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tracer_core.interpreter.frame import Frame
+from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.frame_layout import FrameLayout, flatten, frames_of
 from tracer_core.interpreter.real import RealMachine
-from tracer_core.segments.segment import FrameLayout, flatten, frames_of
 from tracer_core.segments.transition_text import TransitionWriter
-
-if TYPE_CHECKING:
-    from tracer_core.segments.variants import Segment
 
 _COMPILE_AFTER = 3  # runs of a transition before its source is written
 
@@ -33,7 +30,7 @@ class Exit:
 
     def __init__(self, layouts: tuple[FrameLayout, ...]) -> None:
         self.layouts = layouts
-        self.segment: Segment | None = None
+        self.segment: Any = None  # a `variants.Segment`
 
 
 class Suspended:

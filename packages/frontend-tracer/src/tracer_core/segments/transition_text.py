@@ -9,21 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
-from tracer_core.interpreter.code import Code, decode
-from tracer_core.interpreter.frame import NULL
+from tracer_core.bytecode.code import Code, decode
+from tracer_core.bytecode.frame import NULL
+from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.interpreter.opcodes.operators import SYMBOLS
 from tracer_core.interpreter.real import SAFE_ITERATORS, SCALARS
 from tracer_core.provenance import end_is_seen
 from tracer_core.segments.generated import define
-from tracer_core.segments.segment import FrameLayout
 from tracer_core.source import is_plain_name
-
-if TYPE_CHECKING:
-    from tracer_core.segments.transition import Exit, Transition
 
 _LONGEST = 48  # instructions that one written transition follows
 #: Types whose objects a variable need not hold once nothing reads it: nobody can watch for their end, or nobody does.
@@ -33,10 +30,25 @@ _END: Any = object()
 _ASKS_FRAME = {one.__name__: one for one in (super, globals, locals, vars, dir)}
 
 
+class Resumable(Protocol):
+    """What the text calls of a `transition.Transition`."""
+
+    @property
+    def layouts(self) -> tuple[FrameLayout, ...]: ...
+
+    def interpret(self, values: tuple[Any, ...]) -> tuple[Any, Any]: ...
+
+    def failed(self, error: BaseException, layouts: Any, values: Any) -> tuple[Any, Any]: ...
+
+    def dropping(self, layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]) -> tuple[Any, Any]: ...
+
+    def exit(self, layouts: tuple[FrameLayout, ...]) -> Any: ...
+
+
 class TransitionWriter:
     """Writes the source of one transition. Used once."""
 
-    def __init__(self, transition: Transition) -> None:
+    def __init__(self, transition: Resumable) -> None:
         self.transition = transition
         *_, self.layout = transition.layouts
         self.code: Code = decode(self.layout.code)
@@ -54,7 +66,7 @@ class TransitionWriter:
         #: Names of values that are plain whatever happens.
         self.scalars: set[str] = set()
 
-    def function(self) -> Callable[[tuple[Any, ...]], tuple[Exit | None, Any]] | None:
+    def function(self) -> Callable[[tuple[Any, ...]], tuple[Any, Any]] | None:
         """The compiled transition, or None if its instruction is left to the machine."""
         if any(layout.n_exceptions for layout in self.transition.layouts):
             return None  # a callee could ask for the exception being handled

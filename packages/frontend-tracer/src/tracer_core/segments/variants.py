@@ -20,9 +20,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.segments.emit import DIRECT_ROOTS
-from tracer_core.segments.segment import MISS
 
 Attempt = Callable[[Any], Any]
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tracer_core.backends import manager
-from tracer_core.plugin_api import hookimpl
+from tracer_core.contract.backend import hookimpl
 
 
 class CountingBackend:

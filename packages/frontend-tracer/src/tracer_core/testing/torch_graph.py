@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from tracer_core import torch_private
 from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, size_origins
 from tracer_core.captured import CapturedGraph
-from tracer_core.plugin_api import InputSpec, Role
+from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.recorder.fake import Fakes
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tracer_core import settings
+from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import names
 
 #: The types of what is known of a device: objects that never change, with properties in C. None in builds without CUDA.

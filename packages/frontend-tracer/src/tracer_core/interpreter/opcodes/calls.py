@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import types
 
-from tracer_core.interpreter.code import opcode
-from tracer_core.interpreter.frame import NULL, Frame
+from tracer_core.bytecode.code import opcode
+from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.interpreter.machine import Machine
 from tracer_core.interpreter.opcodes.containers import function_text
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracer_core.interpreter.code import opcode
-from tracer_core.interpreter.frame import Frame
+from tracer_core.bytecode.code import opcode
+from tracer_core.bytecode.frame import Frame
 from tracer_core.interpreter.machine import Machine
 
 

@@ -14,8 +14,8 @@ import torch
 from tracer_core import torch_private
 from tracer_core.interpreter import gradients
 from tracer_core.natives.effects import special
-from tracer_core.segments.breaks import Break, Restart
 from tracer_core.torch_private.names import names
+from tracer_core.trace.graph_breaks import Break, Restart
 
 
 def _whole(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

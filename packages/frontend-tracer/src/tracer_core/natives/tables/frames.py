@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracer_core.interpreter.code import asks_for_locals
+from tracer_core.bytecode.code import asks_for_locals
 from tracer_core.interpreter.real import FRAME_ASKERS
 from tracer_core.natives.effects import breaks, special
-from tracer_core.segments.breaks import RunNatively
+from tracer_core.trace.graph_breaks import RunNatively
 
 breaks("native_python", "code is compiled at run time", [compile])
 breaks("native_python", "the caller's variables are read", [globals])

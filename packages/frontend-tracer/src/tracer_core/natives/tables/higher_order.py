@@ -29,8 +29,8 @@ from tracer_core.recorder.nodes import (
     WhileCall,
 )
 from tracer_core.recorder.regions import Region
-from tracer_core.segments.breaks import Break, Restart
 from tracer_core.torch_private.names import name, names
+from tracer_core.trace.graph_breaks import Break, Restart
 
 
 def _node(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

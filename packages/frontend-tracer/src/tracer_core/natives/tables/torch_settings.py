@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from tracer_core import settings
 from tracer_core.natives.arity import COUNTS
 from tracer_core.natives.effects import EFFECTS, PURE, breaks, declare, query, special
 from tracer_core.provenance import is_constant
 from tracer_core.recorder.contexts import InferenceHandle, ProfilerHandle, VariableToken
+from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import names
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from tracer_core.contract.backend import Backend, resolve
 from tracer_core.errors import OptionError, TracerError
-from tracer_core.plugin_api import Backend, resolve
 from tracer_core.testing.conformance.cases import ANY, CASES
 from tracer_core.testing.conformance.page import as_json, markdown
 from tracer_core.testing.conformance.programs import PROGRAMS

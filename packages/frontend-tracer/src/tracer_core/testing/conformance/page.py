@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import Backend
+from tracer_core.contract.backend import Backend
 from tracer_core.testing.conformance.cases import ANY
 from tracer_core.testing.conformance.row import STATUSES, Row, dtype_name
 

@@ -20,8 +20,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from tracer_core import api
+from tracer_core.contract.backend import Backend, resolve
+from tracer_core.contract.specs import Training
 from tracer_core.errors import OptionError
-from tracer_core.plugin_api import Backend, Training, resolve
 from tracer_core.testing.compare import Mismatch, Tolerance, compare, compare_aliasing
 
 TOLERANCE = Tolerance(1e-4, 1e-5)

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from tracer_core.contract.backend import Backend
 from tracer_core.fallbacks import failures
-from tracer_core.plugin_api import Backend
 from tracer_core.testing.compare import Mismatch
 from tracer_core.testing.conformance.cases import ANY, CASES, Case
 from tracer_core.testing.conformance.graphs import graph_row

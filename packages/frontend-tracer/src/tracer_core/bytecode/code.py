@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tracer_core.interpreter.bytecode import Instruction, instructions
+from tracer_core.bytecode.instructions import Instruction, instructions
 
 Handler = Callable[[Any, Any, Any], Any]
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tracer_core.interpreter.code import decode
-from tracer_core.interpreter.frame import NULL, Frame
+from tracer_core.bytecode.code import decode
+from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.provenance import kept_when_dead
 
 #: What a variant returns when its guards do not hold.

@@ -11,7 +11,7 @@ import inspect
 import types
 from typing import Any, NoReturn
 
-from tracer_core.interpreter.frame import NULL, Frame, Unread
+from tracer_core.bytecode.frame import NULL, Frame, Unread
 
 
 def bind(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> None:

@@ -154,13 +154,13 @@ class RunNatively(BaseException):
 
 def breaks_page() -> str:
     """docs/graph_breaks.md: the table as a page for users. A test keeps the file equal to it:
-    ``python -c "from tracer_core.segments.breaks import breaks_page; print(breaks_page(), end='')"``."""
+    ``python -c "from tracer_core.trace.graph_breaks import breaks_page; print(breaks_page(), end='')"``."""
     lines = [
         "# Graph breaks",
         "",
         "Where capture stops, the graph so far runs, the instruction runs as plain Python, and a new graph starts after",
         "it. `tracer_core.explain(f)(*args)` and `TRACER_LOGS=graph_breaks` name the kind, the line and the reason of",
-        "each; `fullgraph=True` raises instead. This page is generated from the table in `segments/breaks.py`.",
+        "each; `fullgraph=True` raises instead. This page is generated from the table in `trace/graph_breaks.py`.",
         "",
     ]
     for kind, doc in BREAKS.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from tracer_core.interpreter.code import Code, decode
+from tracer_core.bytecode.code import Code, decode
 
 
 class _Null:

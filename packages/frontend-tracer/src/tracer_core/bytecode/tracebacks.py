@@ -12,8 +12,8 @@ import sys
 import types
 from pathlib import Path
 
-from tracer_core.interpreter.code import Code, decode
-from tracer_core.interpreter.frame import Frame
+from tracer_core.bytecode.code import Code, decode
+from tracer_core.bytecode.frame import Frame
 
 _UNIT = 2  # bytes of an instruction without its caches
 _NOP = dis.opmap["NOP"]

@@ -1,0 +1,1 @@
+"""Code objects and frames of CPython: instructions, layout, arguments, tracebacks."""

@@ -1,0 +1,149 @@
+"""`Backend`: what a plug-in registers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
+from types import MappingProxyType
+from typing import Any
+
+import pluggy
+
+from tracer_core.contract.specs import Training
+
+#: Every first-party backend and the template are built on it; see docs/writing_a_backend.md. `Backend.api` says which
+#: one a plug-in is written for.
+API_VERSION = "1"
+
+#: The pluggy project name and the entry-point group.
+PROJECT = "tracer_core"
+
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+Lazy = str | Callable[..., Any]
+
+#: What `Backend.compile` returns: called with a flat list of the graph's inputs, which it may clear
+#: to free them early, it returns a flat list of the graph's outputs.
+Runner = Callable[[list[Any]], Sequence[Any]]
+
+#: What fields of `Backend` may be.
+_CHOICES = {
+    "ir": ("torch", "aten", "core_aten"),
+    "shapes": ("static", "symbolic"),
+    "numbers": ("inputs", "constants"),
+    "data_sizes": ("break", "symbols"),
+    "params": ("inputs", "constants"),
+}
+#: Fields of `Backend` that are functions, or say where one is.
+_LAZY = ("compile", "decompositions", "partition", "supports", "options", "available", "check", "prepare", "reset", "wrap",
+         "report", "serialize", "deserialize")  # fmt: skip
+
+DEFAULT_MODES: Mapping[str, str] = MappingProxyType({"default": "the backend's only mode"})
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend as it registers itself (hook ``tracer_backends``).
+
+    name: what users pass as ``backend=``. compile: ``(graph, spec) -> Runner``, where `graph` is a
+    `torch.fx.GraphModule` with fake tensors in ``meta["val"]`` and the user's file and line in
+    ``meta["user_frame"]`` (``"file.py:12 in forward"``) of every node.
+    description: one line. ir: ``"torch"`` (as captured), ``"aten"`` (functional ATen, input mutations
+    as trailing ``copy_`` nodes) or ``"core_aten"`` (decomposed to the core ATen set).
+    decompositions: ``() -> {OpOverload: function}``, added to the core's. keep_ops: names of operators
+    never decomposed (``"aten.gelu.default"``). training: which graphs it takes when gradients
+    are needed. partition: for `Training.JOINT`, ``(joint) -> names``: gets the joint graph, a GraphModule that
+    returns (outputs of the forward, gradients) and whose nodes have ``meta["phase"]`` ``"forward"`` or
+    ``"backward"``, and names the forward nodes whose values are saved for the backward; the rest is computed
+    again. fuses: chains of pointwise operators become one kernel, so the outputs of normalisations are computed again
+    by backward graphs rather than saved. params: ``"inputs"``, or ``"constants"``: where the user sets its option
+    ``freeze``, graphs for inference are compiled with `CompileSpec.constants`. modes: mode name -> what it means here.
+    shapes: ``"static"`` or ``"symbolic"``. numbers: ``"inputs"``: numbers of the program that change from call to
+    call are inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they always are), ``"constants"``: they are
+    guarded by value. data_sizes: ``"symbols"``: sizes that depend on data (nonzero, masks, ``.item()``) are symbols, which
+    nodes of a torch-level graph read and check (`tracer_core.recorder.data_sizes`), while ATen graphs are cut at such
+    operators and have inputs that show the sizes, which are never 0 or 1; ``"break"``: the graph ends there.
+    devices: device types it runs on.
+    supports: ``(node) -> None | reason``; nodes with a reason run eagerly and the core says so once.
+    options: a frozen dataclass of documented fields. available: ``() -> None | reason``, cheap.
+    check: ``(options, mode) -> None``, called by ``compile()``; raises BackendError where a
+    toolchain is missing, so that the user learns it before the first call. prepare: ``(captured graph) -> None``,
+    called before a graph is lowered: starts in the background what the graph will need and takes long. reset: forgets all
+    in-process state. wrap: ``(runner, graph, spec) -> Runner``: runs another backend's runner its own way, as
+    CUDA graphs do. report: ``() -> pairs (name of a graph, text)``: what became of graphs since they were compiled
+    (`CompileSpec.name`; recorded or why not), for `explain` and `last_compile`.
+    serialize: ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. api: the `API_VERSION`
+    that the plug-in is written for, as a literal; with another one it is not loaded.
+    """
+
+    name: str
+    compile: Lazy
+    description: str = ""
+    ir: str = "aten"
+    decompositions: Lazy | None = None
+    keep_ops: frozenset[str] = frozenset()
+    training: Training = Training.INFERENCE_ONLY
+    partition: Lazy | None = None
+    fuses: bool = False
+    params: str = "inputs"
+    modes: Mapping[str, str] = field(default_factory=lambda: DEFAULT_MODES)
+    shapes: str = "static"
+    numbers: str = "constants"
+    data_sizes: str = "break"
+    devices: frozenset[str] = frozenset({"cpu"})
+    supports: Lazy | None = None
+    options: str | type | None = None
+    available: Lazy | None = None
+    check: Lazy | None = None
+    prepare: Lazy | None = None
+    reset: Lazy | None = None
+    wrap: Lazy | None = None
+    report: Lazy | None = None
+    serialize: Lazy | None = None
+    deserialize: Lazy | None = None
+    api: str = "1"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.replace("-", "_").isidentifier():
+            raise ValueError(f"backend name {self.name!r} is not an identifier")
+        if self.api != API_VERSION:
+            raise ValueError(f"backend {self.name!r} is written for version {self.api} of the plug-in API, and this tracer-core "
+                             f"has version {API_VERSION}: install releases of the two that fit")  # fmt: skip
+        for field_name, allowed in _CHOICES.items():
+            if (value := getattr(self, field_name)) not in allowed:
+                choices = ", ".join(map(repr, allowed))
+                raise ValueError(f"backend {self.name!r}: {field_name}={value!r}; one of {choices}")
+        if not isinstance(self.training, Training):
+            raise ValueError(f"backend {self.name!r}: training={self.training!r}; a member of plugin_api.Training")
+        if isinstance(self.devices, str) or not self.devices:
+            raise ValueError(f"backend {self.name!r}: devices={self.devices!r}; a set: frozenset({{'cpu'}})")
+        if isinstance(self.keep_ops, str):
+            raise ValueError(f"backend {self.name!r}: keep_ops={self.keep_ops!r}; a set: frozenset({{'aten.gelu.default'}})")
+        if not isinstance(self.modes, Mapping) or "default" not in self.modes:
+            raise ValueError(f"backend {self.name!r}: modes={self.modes!r}; {{'default': 'what it means here', ...}}")
+        if isinstance(self.options, type) and not is_dataclass(self.options):
+            raise ValueError(f"backend {self.name!r}: options={self.options.__name__}; a frozen dataclass")
+        for field_name in _LAZY:
+            value = getattr(self, field_name)
+            if value is not None and not callable(value) and not (isinstance(value, str) and ":" in value):
+                raise ValueError(f"backend {self.name!r}: {field_name}={value!r}; a function or 'module:function'")
+        if (self.training is Training.JOINT) != (self.partition is not None):
+            raise ValueError(f"backend {self.name!r}: Training.JOINT and partition= go together")
+
+
+def resolve(ref: Any) -> Any:
+    """The object that a ``"module:attribute"`` string names; anything else is returned as it is.
+
+    Raises ImportError or AttributeError with the reference in its text.
+    """
+    if not isinstance(ref, str):
+        return ref
+    module, _, attribute = ref.partition(":")
+    try:
+        value: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            value = getattr(value, part)
+    except (ImportError, AttributeError) as error:
+        raise type(error)(f"cannot resolve {ref!r}: {error}") from error
+    return value

@@ -1,0 +1,148 @@
+"""What a backend is told about a graph: its inputs, sizes and outputs, and what the graph is for."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+#: In the ``meta`` of a node of a backward graph: its positions of maxima are made, by nodes before it, from int8 places in
+#: their windows, row-major (windows of two dimensions, without dilation), which are what was saved.
+OFFSETS_IN_WINDOWS = "offsets_in_windows"
+
+
+class Role(enum.Enum):
+    """What an input of a graph is to the program it was captured from. SIZE: an int, whose symbol a SizeSpec
+    names. NUMBER: a float; its placeholder's value is a SymFloat."""
+
+    USER_INPUT = "user_input"
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    SIZE = "size"
+    NUMBER = "number"
+    RNG_STATE = "rng_state"
+    SAVED_ACTIVATION = "saved_activation"
+
+
+class Phase(enum.Enum):
+    """Which part of the program a graph is."""
+
+    INFERENCE = "inference"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    JOINT = "joint"
+
+
+class Training(enum.Enum):
+    """Which graphs a backend wants when gradients are needed.
+
+    INFERENCE_ONLY: none; the captured graph runs under eager autograd. FORWARD_BACKWARD: a forward and a backward
+    graph, cut by the core (a minimum cut; the backend's options may have a field ``memory_budget``, 0 to 1). JOINT:
+    the same, cut where the backend's own `Backend.partition` says.
+    """
+
+    INFERENCE_ONLY = "inference_only"
+    FORWARD_BACKWARD = "forward_backward"
+    JOINT = "joint"
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One placeholder of the graph, in order.
+
+    name: the placeholder's name. role: what it is. source: where it comes from in the user's
+    program, printable (``x``, ``self.conv1.weight``). stable_address: its storage stays at the same
+    address from call to call while the guards hold (parameters and buffers). donatable: nobody
+    reads it after the call, so its memory may be reused. size_range: for `Role.SIZE` only, the
+    inclusive range of its values (None: no upper bound).
+    """
+
+    name: str
+    role: Role
+    source: str
+    stable_address: bool = False
+    donatable: bool = False
+    size_range: tuple[int, int | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSpec:
+    """A symbolic size that occurs in the shapes of the graph.
+
+    symbol: its name in the sympy expressions of `meta["val"]` (``s0``). input_index and dim: where a
+    backend reads its value at run time, ``inputs[input_index].shape[dim]`` (dim None: the input is
+    itself an int, of `Role.SIZE`). lower and upper: inclusive range. hint: its value in the call
+    that was captured.
+    """
+
+    symbol: str
+    input_index: int
+    dim: int | None
+    lower: int
+    upper: int | None
+    hint: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """One value of the graph's output tuple, in order.
+
+    alias_of_input / alias_of_output: the index of the input or earlier output whose storage it
+    shares (torch-level graphs only: `lower` takes aliasing outputs out of ATen graphs and the core
+    makes them again). mutated_input: for trailing ``copy_`` results, see `CompileSpec.mutations`.
+    shape, stride: what the result must have, ints or SymInts. dtype and device likewise.
+    ``None`` in all four: the value is a Python int. saved: only the backward reads it; a runner may return such
+    images (four dimensions, known sizes) channels-last instead, and says so by its attribute `channels_last`, a set of
+    output numbers: the backward graph is compiled for them.
+    """
+
+    shape: tuple[Any, ...] | None
+    stride: tuple[Any, ...] | None
+    dtype: torch.dtype | None
+    device: torch.device | None
+    alias_of_input: int | None = None
+    alias_of_output: int | None = None
+    saved: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CompileSpec:
+    """What a backend is told about a graph beside the graph.
+
+    inputs, outputs, sizes: see their types. mutations: indices of the inputs that the graph writes
+    to; in ATen graphs each has one trailing ``aten.copy_(placeholder, value)`` node. A runner may say by its attribute
+    `written_early`, a set of such indices, which of them it may have written to when it raises: where the program then runs
+    in the graph's place, the core need undo these only. phase: what part
+    of the program the graph is. options: an instance of the backend's options dataclass. mode: one of
+    the backend's modes. device: where most of the graph's inputs live. cache_key: hex digest over
+    graph, shapes, dtypes, options, mode and versions: equal keys mean that compiling again would
+    give the same result. name: a short name for dumps and messages (``graph_0``). constants: indices of the inputs
+    (parameters and buffers) that keep their values from call to call. Where there are any, the runner has a
+    method ``prepare(tensors)``: it gets these inputs and returns a runner for them, which is called with all inputs
+    as long as the core sees no change in them; and an attribute ``reads``: positions among the constants of those that
+    such a runner still reads itself (of the others the user may give the memory back).
+    """
+
+    backend: str
+    name: str
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+    sizes: tuple[SizeSpec, ...]
+    mutations: tuple[int, ...]
+    phase: Phase
+    options: Any
+    mode: str
+    device: torch.device
+    cache_key: str
+    constants: tuple[int, ...] = ()
+
+
+class Fault(enum.Enum):
+    """What may make an engine's results of an operator others than PyTorch's: see `add_alarm`."""
+
+    INDEX = "an index out of range, or a negative one that PyTorch refuses"
+    NAN = "NaN in an argument"
+    INFINITE = "NaN or an infinity in an argument"

@@ -1,0 +1,1 @@
+"""What an instruction means on real objects; why a graph ends there."""
