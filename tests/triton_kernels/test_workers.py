@@ -269,7 +269,8 @@ def lives(process: int) -> bool:
 
 
 INTERRUPTED = """
-import os, time
+import os, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
 from inductor_backend.runtime import triton_build
 from inductor_backend.runtime.triton_compile import Kernel, target_of
 triton_build.as_many_as_here = lambda: 2
