@@ -21,7 +21,7 @@ def checked(monkeypatch):
 def told():
     """What the compiler says of each graph's regions."""
     texts = []
-    undo = observe(lambda record: texts.append(record.text) if record.name == "inductor_stamp" else None)
+    undo = observe(lambda record: texts.append(record.text) if record.name == "inductor_replicate" else None)
     yield texts
     undo()
 

@@ -189,7 +189,7 @@ def test_a_variance_of_nothing(correction):
 
 @pytest.mark.parametrize("rows", [5, 513])
 def test_a_chain_of_products_each_of_which_applies_an_activation(rows):
-    """The second product was looked for as it was before it read the first one's result: ValueError in stage 'absorb'."""
+    """The second product was looked for as it was before it read the first one's result: ValueError in stage 'epilogue'."""
     nn = torch.nn
     model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 7), nn.SiLU())
     x = torch.randn(rows, 16)

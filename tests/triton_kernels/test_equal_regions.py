@@ -35,7 +35,7 @@ def told(monkeypatch):
     """What the compiler says of each graph's regions; each repeated program is compared with the one of the whole graph."""
     monkeypatch.setenv("TRACER_CHECK", "1")
     texts = []
-    undo = observe(lambda record: texts.append(record.text) if record.name == "inductor_stamp" else None)
+    undo = observe(lambda record: texts.append(record.text) if record.name == "inductor_replicate" else None)
     yield texts
     undo()
 

@@ -9,6 +9,7 @@ import torch
 
 from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.triton.matmul import Blocks
+from inductor_backend.codegen.triton.module import TritonModule
 from inductor_backend.codegen.wrapper import Step
 from inductor_backend.ir.kernel_text import KernelText
 from inductor_backend.ir.nodes import Program
@@ -40,7 +41,7 @@ class Compilation:
     kernels: list[KernelText | None] = field(default_factory=list)
     choices: dict[str, Choice] = field(default_factory=dict)
     memory: MemoryPlan = field(default_factory=MemoryPlan)
-    cpp: CppModule | None = None
+    module: CppModule | TritonModule | None = None
     steps: list[Step] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     text: str = ""

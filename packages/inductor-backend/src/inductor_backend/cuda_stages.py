@@ -259,11 +259,11 @@ def group_steps(c: Compilation) -> None:
         if number in c.memory.drop_after:
             drops.setdefault(len(c.steps) - 1, []).extend(c.memory.drop_after[number])
     c.memory.drop_after = drops
-    c.cpp, c.sources = module, module.sources()  # type: ignore[assignment]
+    c.module, c.sources = module, module.sources()
 
 
 def module_text(c: Compilation) -> None:
-    module = c.cpp
+    module = c.module
     assert isinstance(module, TritonModule)
     launched = sum(kernel is not None for kernel in c.kernels)
     operators = sum(step.extern is not None for step in c.steps)

@@ -69,7 +69,7 @@ def _inline(c: Compilation) -> None:
         c.not_inlined = inline(c.program, c.target.triton)
 
 
-def _absorb(c: Compilation) -> None:
+def _epilogue(c: Compilation) -> None:
     if c.options.fuse:
         c.absorbed = absorb(c.program, c.sizes)
 
@@ -183,11 +183,11 @@ def _group_steps(c: Compilation) -> None:
         if number in c.memory.drop_after:
             drops.setdefault(len(c.steps) - 1, []).extend(c.memory.drop_after[number])
     c.memory.drop_after = drops
-    c.cpp, c.sources = cpp, cpp.sources()
+    c.module, c.sources = cpp, cpp.sources()
 
 
 def _module_text(c: Compilation) -> None:
-    kernels = len(c.cpp.kernels) if c.cpp is not None else 0
+    kernels = len(c.module.kernels) if c.module is not None else 0
     calls = sum(kernel is not None for kernel in c.kernels)
     externs = sum(step.extern is not None for step in c.steps)
     header = (
@@ -224,7 +224,7 @@ def _load(c: Compilation) -> None:
         tuple(c.sources),
         c.runner.__globals__.get("library"),  # type: ignore[attr-defined]
         sum(kernel is not None for kernel in c.kernels),
-        len(c.cpp.kernels) if c.cpp else 0,
+        len(c.module.kernels) if c.module else 0,
         tuple(name_of(node.target) for node in externs),
         tuple(str(n.target) for n in externs if n.fallback),
         c.seconds,
@@ -244,82 +244,86 @@ def load_module(text: str, library: Any, constants: dict[str, torch.Tensor], nam
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """name; run: fills fields of the compilation; verify: raises VerifyError; dump: (file name, text)."""
+class Action:
+    """A stage on one kind of device. run: fills fields of the compilation; verify: raises VerifyError; suffix: of the file in
+    the debug folder."""
 
-    name: str
     run: Callable[[Compilation], None]
     verify: Callable[[Compilation], None] | None = None
-    dump: Callable[[Compilation], str] | None = None
     suffix: str = "txt"
 
 
-STAGES = (
-    Stage("lower", _lower, lambda c: verify.program(c.program), lambda c: printer.program(c.program)),
-    Stage(
-        "inline",
-        _inline,
-        lambda c: verify.program(c.program),
-        lambda c: printer.inlined(c.program, c.not_inlined),
-    ),
-    Stage("absorb", _absorb, lambda c: verify.program(c.program), lambda c: "\n".join(c.absorbed)),
-    Stage("fuse", _fuse, lambda c: verify.plan(c.program, c.plan), lambda c: printer.plan(c.plan)),
-    Stage("externs", _externs, None, lambda c: printer.externs(c.program, c.choices)),
-    Stage(
-        "bodies", _bodies, lambda c: verify.bodies(c.program, c.bodies), lambda c: printer.bodies(c.bodies)
-    ),
-    Stage("kernels", _kernels),
-    Stage("stamp", _stamp, _verify_stamp, lambda c: c.stamped),
-    Stage(
-        "memory",
-        _memory,
-        lambda c: verify.memory(c.program, c.plan, c.kernels, c.memory),
-        lambda c: printer.memory(c.memory),
-    ),
-    Stage("group_runs", _group_steps, None, lambda c: "\n".join(c.sources), "cpp"),
-    Stage("module", _module_text, None, lambda c: c.text, "py"),
-    Stage("build", _load),
-)
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """cpu, cuda: what it does for graphs of that device; None: the device has no such stage. dump: its result as text."""
+
+    name: str
+    cpu: Action | None
+    cuda: Action | None
+    dump: Callable[[Compilation], str] | None = None
+
+    def step(self, c: Compilation) -> Action | None:
+        """What it does for this graph."""
+        return self.cuda if c.target.triton else self.cpu
 
 
-#: For CUDA devices. "split" follows inlining, so that what a reduction reads is in its body.
-GPU_STAGES = (
-    *STAGES[:2],
-    Stage("split", cuda_stages.split, lambda c: verify.program(c.program), lambda c: "\n".join(c.absorbed)),
-    Stage(
-        "products",
-        matmul.choose_products,
-        lambda c: verify.program(c.program),
-        lambda c: "\n".join(f"{name}: {blocks}" for name, blocks in c.blocks.items()),
-    ),
-    Stage("fuse", cuda_stages.fuse_for_gpu, STAGES[3].verify, STAGES[3].dump),
-    Stage("externs", cuda_stages.externs, None, STAGES[4].dump),
-    Stage("bodies", cuda_stages.bodies, STAGES[5].verify, STAGES[5].dump),
-    Stage("kernels", cuda_stages.kernels, lambda c: verify.reusable(c.program, c.bodies, c.kernels)),
-    STAGES[7],
-    Stage("memory", cuda_stages.memory, cuda_stages.verify_memory, STAGES[8].dump),
-    Stage("group_runs", cuda_stages.group_steps, None, STAGES[9].dump, "py"),
-    Stage("module", cuda_stages.module_text, None, STAGES[10].dump, "py"),
-    STAGES[11],
-)
+def _everywhere(run: Callable[[Compilation], None], verify: Callable[[Compilation], None] | None = None) -> tuple[Action, Action]:
+    step = Action(run, verify)
+    return step, step
+
+
+def _program(c: Compilation) -> None:
+    verify.program(c.program)
+
+
+def _plan(c: Compilation) -> None:
+    verify.plan(c.program, c.plan)
+
+
+def _kernel_bodies(c: Compilation) -> None:
+    verify.bodies(c.program, c.bodies)
+
+
+#: From an ATen graph to a runner. On CUDA "split" follows inlining, so that what a reduction reads is in its body.
+PIPELINE = (
+    Stage("lower", *_everywhere(_lower, _program), lambda c: printer.program(c.program)),
+    Stage("inline", *_everywhere(_inline, _program), lambda c: printer.inlined(c.program, c.not_inlined)),
+    Stage("epilogue", Action(_epilogue, _program), None, lambda c: "\n".join(c.absorbed)),
+    Stage("split", None, Action(cuda_stages.split, _program), lambda c: "\n".join(c.absorbed)),
+    Stage("matmul", None, Action(matmul.choose_products, _program),
+          lambda c: "\n".join(f"{name}: {blocks}" for name, blocks in c.blocks.items())),
+    Stage("fuse", Action(_fuse, _plan), Action(cuda_stages.fuse_for_gpu, _plan), lambda c: printer.plan(c.plan)),
+    Stage("externs", Action(_externs), Action(cuda_stages.externs), lambda c: printer.externs(c.program, c.choices)),
+    Stage("bodies", Action(_bodies, _kernel_bodies), Action(cuda_stages.bodies, _kernel_bodies),
+          lambda c: printer.bodies(c.bodies)),
+    Stage("kernels", Action(_kernels),
+          Action(cuda_stages.kernels, lambda c: verify.reusable(c.program, c.bodies, c.kernels))),
+    Stage("replicate", *_everywhere(_stamp, _verify_stamp), lambda c: c.stamped),
+    Stage("memory", Action(_memory, lambda c: verify.memory(c.program, c.plan, c.kernels, c.memory)),
+          Action(cuda_stages.memory, cuda_stages.verify_memory), lambda c: printer.memory(c.memory)),
+    Stage("group_runs", Action(_group_steps, suffix="cpp"), Action(cuda_stages.group_steps, suffix="py"),
+          lambda c: "\n".join(c.sources)),
+    Stage("module", Action(_module_text, suffix="py"), Action(cuda_stages.module_text, suffix="py"), lambda c: c.text),
+    Stage("build", *_everywhere(_load)),
+)  # fmt: skip
 
 
 def run_stages(c: Compilation, until: str | None = None) -> Compilation:
     """Runs the stages in order (until: the last to run). Raises BackendError naming stage and cause."""
     check = env().check
-    pipeline = GPU_STAGES if c.target.triton else STAGES
-    for number, item in enumerate(pipeline, 1):
+    steps = [(item, step) for item in PIPELINE if (step := item.step(c)) is not None]
+    for number, (item, step) in enumerate(steps, 1):
         before = time.perf_counter()
-        with stage(f"inductor_{item.name}", graph=c.spec.name, suffix=f".{item.suffix}") as record:
+        with stage(f"inductor_{item.name}", graph=c.spec.name, suffix=f".{step.suffix}") as record:
             try:
-                item.run(c)
-                if check and item.verify is not None:
-                    item.verify(c)
+                step.run(c)
+                if check and step.verify is not None:
+                    step.verify(c)
             except Exception as error:
                 detail, dump = f"{type(error).__name__}: {error}", None
                 if isinstance(error, BackendError):
                     detail, dump = error.detail, error.dump
-                where = f"inductor stage {number}/{len(pipeline)} {item.name!r} failed on {c.spec.name}"
+                where = f"inductor stage {number}/{len(steps)} {item.name!r} failed on {c.spec.name}"
                 raise BackendError("inductor", item.name, f"{where}: {detail}", dump) from error
             if item.dump is not None and wants_text():
                 record.text = item.dump(c)

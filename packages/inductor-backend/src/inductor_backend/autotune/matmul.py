@@ -113,7 +113,7 @@ def _possible(
     body = kernel_body(trial, group.domain, group.loops, needed, c.sizes, rows=False, in_registers=True)
     tried = {str(blocks): blocks for blocks in _candidates(c, trial, body)}
     if not tried:
-        raise BackendError("inductor", "products", "it is smaller than any block")
+        raise BackendError("inductor", "matmul", "it is smaller than any block")
     kernels = Kernels(
         {name: partial(product_kernel, trial, body, c.sizes, blocks) for name, blocks in tried.items()}
     )

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from inductor_backend.ir.nodes import BufferKind, Program
-from inductor_backend.kernels.aten_fallbacks import FALLBACKS
+from inductor_backend.kernels.aten_fallbacks import FALLBACKS, RAISING, name_of_packet
 from inductor_backend.schedule.fusion import Group
 
 
@@ -138,29 +138,12 @@ def _never_raises(node: torch.fx.Node) -> bool:
         return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
     if target.namespace not in ("aten", "prims"):
         return False
-    name, reason = str(target.overloadpacket)[5:], FALLBACKS.get(target)
-    if reason is None or reason.startswith(_HARMLESS):
-        return name not in _LOOKING
-    return name in _NOT_LOOKING
+    fallback = FALLBACKS.get(target)
+    return name_of_packet(target) not in RAISING if fallback is None else not fallback.may_raise
 
 
 #: Of whole numbers, they raise for a divisor of zero.
 _DIVISIONS = frozenset({"aten.div", "aten.floor_divide", "aten.remainder", "aten.fmod", "aten.divide"})
-#: How the reasons begin for which operators run as they are that look at no values: what took fakes does not raise then.
-_HARMLESS = ("a product or convolution", "attention:", "a list of tensors", "a recurrent layer", "it sorts",
-             "adaptive and uneven", "padding, shuffles", "sampling at a grid", "interpolation:", "random numbers",
-             "complex numbers", "a special function", "forms that a lowering takes")  # fmt: skip
-#: Those that do all the same.
-_LOOKING = frozenset({"_pack_padded_sequence", "_pad_packed_sequence", "searchsorted", "bincount", "histc", "histogram",
-                      "repeat_interleave", "max_unpool2d", "max_unpool3d", "bernoulli", "normal",
-                      "normal_functional", "multinomial", "poisson", "multi_margin_loss", "_assert_async"})  # fmt: skip
-#: Those of other reasons that do not, or not at what their forward has taken.
-_NOT_LOOKING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "embedding_dense_backward", "unfold_backward",
-                          "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "masked_scatter_backward",
-                          "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward", "_ctc_loss_backward",
-                          "fractional_max_pool2d_backward", "fractional_max_pool3d_backward", "select_scatter", "slice_scatter",
-                          "multi_margin_loss_backward", "multilabel_margin_loss_backward", "_weight_norm_interface",
-                          "_weight_norm_interface_backward", "_cdist_backward", "cdist", "_euclidean_dist", "trace"})  # fmt: skip
 
 
 def _has_elements(node: torch.fx.Node) -> bool:
