@@ -245,9 +245,9 @@ def test_fallbacks_write_to_nothing_and_are_not_also_chosen() -> None:
 def test_stored_kernels_are_used_without_a_compiler(tmp_path: Any) -> None:
     (tmp_path / "kernels").write_bytes(native.library("linear").read_binary())
     program = (
-        "import sys, torch\nfrom inductor_backend.kernels import draws, native, own\n"
+        "import sys, torch\nfrom inductor_backend.kernels import native, small_gemm\n"
         "native.restore({'linear': open(sys.argv[1], 'rb').read()})\n"
-        "print(own.mm(torch.ones(2, 64), torch.ones(64, 32)).sum().item())\n"
+        "print(small_gemm.mm(torch.ones(2, 64), torch.ones(64, 32)).sum().item())\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "kernels")], capture_output=True, text=True, timeout=60,
