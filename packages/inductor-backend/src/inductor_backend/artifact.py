@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from inductor_backend.runtime.cpp.build import load_binary
 from inductor_backend.runtime.cuda.graphs import recorded
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
-FORMAT = 4
+FORMAT = 5
 
 
 def _tensor_to_json(tensor: torch.Tensor) -> dict[str, Any]:
@@ -53,28 +53,24 @@ def serialize(runner: Runner) -> bytes:
     stored = {
         "format": FORMAT,
         "text": artifact.text,
-        "gpu": _gpu_of(artifact.text),
+        "device": artifact.device,
+        "gpu": None if artifact.device is None else torch.cuda.get_device_name(artifact.device),
         "recorded_as": getattr(runner, "recorded_as", None),
         "library": None if library is None else base64.b64encode(library.read_binary()).decode("ascii"),
-        "native": _native_binaries(artifact.text),
+        "native": _native_binaries(artifact.natives),
         "constants": {name: _tensor_to_json(value) for name, value in artifact.constants.items()},
         "kernels": artifact.kernels,
         "different_kernels": artifact.different_kernels,
         "externs": list(artifact.externs),
         "fallbacks": list(artifact.fallbacks),
+        "natives": list(artifact.natives),
     }
     return json.dumps(stored).encode("utf-8")
 
 
-def _gpu_of(text: str) -> str | None:
-    """The device that the kernels of a module were chosen for; None for the CPU's."""
-    found = re.search(r"^device = torch\.device\('(cuda[:0-9]*)'\)", text, re.MULTILINE)
-    return torch.cuda.get_device_name(found[1]) if found else None
-
-
-def _native_binaries(text: str) -> dict[str, str]:
-    """The families of our own kernels that a module calls, in base64."""
-    families = dict.fromkeys(native.FAMILY_OF[name] for name in re.findall(r"native\.function\('(\w+)'\)", text))
+def _native_binaries(functions: Sequence[str]) -> dict[str, str]:
+    """The families of our own kernels that these functions are of, in base64."""
+    families = dict.fromkeys(native.FAMILY_OF[name] for name in functions)
     return {
         family: base64.b64encode(native.library(family).read_binary()).decode("ascii") for family in families
     }
@@ -90,7 +86,9 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
         raise BackendError(
             "inductor", "deserialize", f"format {stored.get('format')}, this version reads {FORMAT}"
         )
-    gpu = _gpu_of(stored["text"]) if stored["gpu"] is not None and torch.cuda.is_available() else None
+    gpu = None
+    if stored["device"] is not None and torch.cuda.is_available():
+        gpu = torch.cuda.get_device_name(stored["device"])
     if stored["gpu"] != gpu:
         raise BackendError(
             "inductor", "deserialize", f"it was stored for {stored['gpu']}, and here is {gpu or 'no CUDA device'}; store it again"
@@ -111,5 +109,7 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
         tuple(stored["fallbacks"]),
         {},
         constants,
+        stored["device"],
+        tuple(stored["natives"]),
     )
     return runner if stored["recorded_as"] is None else recorded(runner, stored["recorded_as"], spec)

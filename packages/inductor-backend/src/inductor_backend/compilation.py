@@ -45,6 +45,7 @@ class Compilation:
     steps: list[Step] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     text: str = ""
+    natives: tuple[str, ...] = ()
     runner: Runner | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     target: Target = CPU

@@ -197,12 +197,13 @@ def _module_text(c: Compilation) -> None:
     wrapper = Wrapper(c.program, c.memory, c.spec.sizes, c.choices)
     if c.spec.mutations:
         wrapper.early = early_writes(c.gm.graph, c.program, c.plan.groups, c.kernels)
-    c.text = wrapper.module(c.steps, c.sources, header)
+    c.text, c.natives = wrapper.module(c.steps, c.sources, header), tuple(wrapper.natives)
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What a runner was made from: module text, C++ sources, library (None: no kernels), counts."""
+    """What a runner was made from: module text, C++ sources, library (None: no kernels), counts. device: the CUDA device that
+    it was made for, None: the CPU. natives: functions of our own kernels that the module calls."""
 
     text: str
     sources: tuple[str, ...]
@@ -213,6 +214,8 @@ class Artifact:
     fallbacks: tuple[str, ...]
     seconds: dict[str, float]
     constants: dict[str, torch.Tensor]
+    device: str | None = None
+    natives: tuple[str, ...] = ()
 
 
 def _load(c: Compilation) -> None:
@@ -229,6 +232,8 @@ def _load(c: Compilation) -> None:
         tuple(str(n.target) for n in externs if n.fallback),
         c.seconds,
         c.program.constants,
+        str(c.target.device) if c.target.device.type == "cuda" else None,
+        c.natives,
     )
     c.runner.artifact = artifact  # type: ignore[attr-defined]
 

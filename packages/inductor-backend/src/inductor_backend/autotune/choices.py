@@ -8,7 +8,6 @@ that does not build or fit the device, or does not give what the plainest gives,
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -141,8 +140,7 @@ def _trusted(
         return dict(ways)
     if plain not in ways:
         return {name: run for name, run in ways.items() if name not in young}
-    stored = re.findall(r"tl\.(?:store|atomic_add)\(p(\d+) ", kernels[plain].text)
-    written = [storages[kernels[plain].pointers[int(number)]] for number in dict.fromkeys(stored)]
+    written = [storages[kernels[plain].pointers[number]] for number in kernels[plain].written]
     before = [one.clone() for one in written]
 
     def results(name: str) -> list[torch.Tensor]:

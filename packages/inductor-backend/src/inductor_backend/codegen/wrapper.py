@@ -87,6 +87,7 @@ class Wrapper:
         self.body = CodeWriter()
         #: Numbers of the inputs that `call` may have written to when it raises; None: not known.
         self.early: tuple[int, ...] | None = None
+        self.natives: dict[str, None] = {}  # functions of our own kernels that the module calls
         self.expects = False  # whether a line of the body looks at an operator's result
         #: Not where it is empty and what lies in it has symbolic sizes all the same.
         self.static_arena = isinstance(plan.size, int) and all(
@@ -192,6 +193,7 @@ class Wrapper:
         )
         launcher = call.partition("(")[0]
         self.definitions[f"{launcher} = native.function({launcher!r})"] = None
+        self.natives[launcher] = None
         self.body.line(call)
 
     def extern(self, node: ExternNode) -> None:

@@ -39,7 +39,7 @@ class TritonKernel:
     block sizes. warps: of one program. label: for the name. looped: a point may be computed more than once. stages:
     passes of a loop whose loads are under way at once. reusable: (pointer that is written, those that are only read, at
     the same points), by their numbers. matrices: what bulk copies read, arguments after the sizes. most: programs are no
-    more than these, each then does several blocks (0: one block each)."""
+    more than these, each then does several blocks (0: one block each). written: numbers of the pointers that it stores to."""
 
     text: str
     pointers: tuple[str, ...]
@@ -54,6 +54,7 @@ class TritonKernel:
     reusable: tuple[tuple[int, tuple[int, ...]], ...] = ()
     matrices: tuple[Matrix, ...] = ()
     most: int = 0
+    written: tuple[int, ...] = ()
 
 
 class TritonKernelWriter(Addressing):
@@ -70,6 +71,7 @@ class TritonKernelWriter(Addressing):
         super().__init__(program, body, sizes, tile)
         self.registers: dict[str, str] = {}
         self.matrices: list[Matrix] = []
+        self.written: set[str] = set()
 
     # values --------------------------------------------------------------------------------------
 
@@ -154,6 +156,7 @@ class TritonKernelWriter(Addressing):
         have: set[int] = set()
         for index in store.index:
             have |= index.variables()
+        self.written.add(self.program.buffers[name].storage)
         address = self.spread(self.address(name, store.index, names), self.axes(have), axes)
         mask = self.mask(axes)
         where = f"{self.pointer(name)} + ({address}), {value}{f', {mask}' if mask else ''}"
@@ -191,6 +194,7 @@ class TritonKernelWriter(Addressing):
             self.stages,
             matrices=tuple(self.matrices),
             most=self.most,
+            written=tuple(number for number, storage in enumerate(self.pointers) if storage in self.written),
         )
 
     def _body(self) -> None:

@@ -147,13 +147,17 @@ class Workers:
     def __init__(self, most: int, tell: Callable[[str], None]) -> None:
         """most: fewer than two are none. tell: is told why there are none."""
         self._most, self._tell = most, tell
+        self._begin()
+        _made.add(self)
+
+    def _begin(self) -> None:
+        """Without workers."""
         self._lock = threading.Lock()
         self._all: list[Worker] = []
         self._idle: queue.SimpleQueue[Worker | None] = queue.SimpleQueue()  # None: there are none any more
         self._waiting = 0
         self._rest: threading.Timer | None = None
         self._ended = False
-        _made.add(self)
 
     def announce(self) -> None:
         """`build` will be called once more."""
@@ -272,7 +276,7 @@ class Workers:
         """In a forked child, which has none of the threads and none of the processes."""
         for worker in self._all:
             worker.forget()
-        self.__init__(self._most, self._tell)  # type: ignore[misc]
+        self._begin()
 
 
 _made: weakref.WeakSet[Workers] = weakref.WeakSet()
