@@ -55,7 +55,7 @@ def program(
 def cubins(c: Compilation, capability: int) -> dict[str, bytes]:
     """Kernel name -> machine code."""
     target = target_of(capability)
-    return {k.name: compiled(k, target).asm["cubin"] for k in c.cpp.specifications()}  # type: ignore[union-attr]
+    return {k.name: compiled(k, target).asm["cubin"] for k in c.module.specifications()}  # type: ignore[union-attr]
 
 
 def _programs(mode: Any) -> dict[str, tuple[Any, ...]]:
@@ -130,7 +130,7 @@ def _ways(mode: Any) -> dict[str, dict[str, Any]]:
         matmul.candidates = lambda work, device, kind=kind: [kind]  # type: ignore[assignment,misc]
         fn, *inputs = _products(mode)["TF32" if name.startswith("TF32") else "linear, gelu"]
         c = program(mode, fn, *inputs, mode_name="max-autotune")
-        (kernel,) = c.cpp.specifications()  # type: ignore[union-attr]
+        (kernel,) = c.module.specifications()  # type: ignore[union-attr]
         made, plain = (compiled(kernel, target_of(90), aligned=aligned) for aligned in (True, False))
         ptx = made.asm["ptx"]
         found[name] = {
@@ -149,7 +149,7 @@ def _told(mode: Any, fn: Any, *inputs: Any, mode_name: str = "default") -> dict[
     try:
         c = program(mode, fn, *inputs, mode_name=mode_name)
         target = target_of(90)
-        kernels = [compiled(k, target) for k in c.cpp.specifications()]  # type: ignore[union-attr]
+        kernels = [compiled(k, target) for k in c.module.specifications()]  # type: ignore[union-attr]
         ptx = "\n".join(kernel.asm["ptx"] for kernel in kernels)
         sizes = {cap: {n: len(code) for n, code in cubins(c, cap).items()} for cap in (80, 90)}
     except Exception:
