@@ -17,7 +17,7 @@ from tracer_core.torch_private.names import names
 PYTHONS = ((3, 11), (3, 12))
 
 #: Oldest first. The results are in benchmarks/results/torch_versions.json.
-TESTED = ("2.11", "2.13", "2.14", "2.15")
+TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
 #: Names without which the tracer cannot be imported, or cannot tell whether a call may be captured.
 _NEEDED = """
