@@ -9,11 +9,12 @@ import pytest
 import sympy
 import torch
 
-from inductor_backend.codegen.cpp.expressions import CPP_OPS, KERNEL_OPS
+from inductor_backend.codegen.cpp.expressions import CPP_OPS, KERNEL_OPS, MEMORY_TYPES
 from inductor_backend.codegen.cpp.reducers import REDUCERS, column_reducer
+from inductor_backend.codegen.triton.expressions import POINTER_TYPES
 from inductor_backend.ir.index_expr import FloorDiv, Index, Mod, Var, flatten, recombine, reshape, variables
 from inductor_backend.ir.nodes import Layout
-from inductor_backend.ir.ops import OPS, REDUCTIONS
+from inductor_backend.ir.ops import MEMORY_DTYPES, OPS, REDUCTIONS
 from inductor_backend.ir.size_text import size_expression
 from inductor_backend.ir.values import const, load, make
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
@@ -32,6 +33,10 @@ def test_every_reduction_has_a_row_and_a_column_form():
     for kind in REDUCTIONS:
         dtype = torch.bool if kind in ("any", "all") else torch.float32
         assert column_reducer(kind, "a", dtype, dtype).results
+
+
+def test_both_languages_have_a_type_for_what_loops_hold():
+    assert MEMORY_TYPES.keys() == POINTER_TYPES.keys() == MEMORY_DTYPES
 
 
 def test_lowerings_are_of_functional_operators():

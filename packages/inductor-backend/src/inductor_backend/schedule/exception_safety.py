@@ -13,24 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from inductor_backend.ir.kernel_text import KernelText
 from inductor_backend.ir.nodes import BufferKind, Program
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS, RAISING, name_of_packet
 from inductor_backend.schedule.fusion import Group
-
-
-class Kernel(Protocol):
-    """What is read of a kernel's text: see `codegen.cpp.kernel.KernelText`."""
-
-    @property
-    def pointers(self) -> tuple[str, ...]: ...
-    @property
-    def written(self) -> tuple[int, ...]: ...
-    @property
-    def fails(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +35,7 @@ class Check:
 
 
 def early_writes(
-    graph: torch.fx.Graph, program: Program, groups: Sequence[Group], kernels: Sequence[Kernel | None]
+    graph: torch.fx.Graph, program: Program, groups: Sequence[Group], kernels: Sequence[KernelText | None]
 ) -> tuple[int, ...]:
     """Numbers of the inputs."""
     places = {name: number for number, name in enumerate(program.inputs)}
@@ -59,7 +49,7 @@ def early_writes(
     return tuple(sorted({number for numbers in found[: last + 1] for number in numbers}))
 
 
-def _written(program: Program, group: Group, kernel: Kernel | None) -> Iterator[str]:
+def _written(program: Program, group: Group, kernel: KernelText | None) -> Iterator[str]:
     if kernel is not None:
         yield from (kernel.pointers[place] for place in kernel.written)
         return
@@ -70,7 +60,7 @@ def _written(program: Program, group: Group, kernel: Kernel | None) -> Iterator[
             yield storage
 
 
-def _may_raise(group: Group, kernel: Kernel | None, harmless: set[str]) -> bool:
+def _may_raise(group: Group, kernel: KernelText | None, harmless: set[str]) -> bool:
     if kernel is None:
         assert group.extern is not None
         return group.extern.origin.fx not in harmless

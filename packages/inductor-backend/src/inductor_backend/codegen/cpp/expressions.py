@@ -1,6 +1,6 @@
-"""C++ text of ops, constants, index expressions and sizes.
+"""C++ text of ops and constants.
 
-In: `Value`s and `Index`es. Out: expression text. What always holds: `CPP_OPS` covers `OPS` (tested);
+In: `Value`s. Out: expression text. What always holds: `CPP_OPS` covers `OPS` (tested);
 integer arithmetic wraps (the toolchain passes -fwrapv) and is converted back to the value's own type.
 """
 
